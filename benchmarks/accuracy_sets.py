@@ -17,7 +17,7 @@ from accuracy_scalars import cm_dare, sync_switch
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace, read_traces, recorded
-from paceline.datasets.synthetic import KINDS as SYNTHETIC
+from paceline.datasets.synthetic import FLEET_KINDS as SYNTHETIC
 from paceline.datasets.synthetic import oracle_speed, synthetic_fleet
 
 Array = NDArray[np.float64]

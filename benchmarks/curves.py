@@ -28,11 +28,11 @@ from sklearn.isotonic import IsotonicRegression
 
 from paceline.coordinator import LoadBalancer
 from paceline.datasets import recorded
-from paceline.datasets.profiles import CURVE
+from paceline.datasets.profiles import CURVE_COLUMNS
 from paceline.predictors import EWMA, BatchTime, Curves, FleetPredictor, Report, curve_fit
 from paceline.predictors.curve_fit import curve_seconds, fit_curve, weights_by_nearness
 from paceline.solver import split
-from paceline.training.profile import uncertainty
+from paceline.training.profile import median_uncertainty
 
 Array = NDArray[np.float64]
 Sizes = NDArray[np.int64]
@@ -386,7 +386,7 @@ def gpu_table(trials: int = 200) -> Iterator[str]:
     def certain(seconds: Array) -> Array:
         visits = [list(one * np.exp(rng.choice(noise_N, 6))) for one in seconds]
         for one, of_size in zip(seconds, visits, strict=True):
-            while len(of_size) < 15 and not uncertainty(of_size) <= 0.03:
+            while len(of_size) < 15 and not median_uncertainty(of_size) <= 0.03:
                 of_size.append(float(one * np.exp(rng.choice(noise_N))))
         return np.array([np.median(of_size) for of_size in visits])
 
@@ -436,7 +436,7 @@ def load_curves() -> list[Curve]:
     frame = pd.concat(frames).dropna(subset=["seconds"])
     repeated = frame["device"].str.endswith("unconsolidated") & (frame["held"] == "1 workers")
     curves = []
-    for names, rows in frame[~repeated].groupby(CURVE):
+    for names, rows in frame[~repeated].groupby(CURVE_COLUMNS):
         rows = rows.sort_values("batch")
         if len(rows) >= LEAST_POINTS:
             curves.append(Curve(*map(str, names), rows["batch"].to_numpy(), rows["seconds"].to_numpy()))

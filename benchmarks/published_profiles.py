@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from paceline.datasets.profiles import COLUMNS
+from paceline.datasets.profiles import PROFILE_COLUMNS
 
 Rows = Iterable[tuple[object, ...]]
 
@@ -22,7 +22,7 @@ FLASH_UNITS = {"lstm": (1_000, 1_000), "embedding": (10_000, 1_000), "output": (
 def read_published(path: Path, source: str) -> pd.DataFrame:
     """Read a file of gavel, zeus, pollux or flash under the name that it was published with."""
     readers = {"gavel": _gavel, "zeus": _zeus, "pollux": _pollux, "flash": _flash}
-    frame = pd.DataFrame(readers[source](path), columns=list(COLUMNS))
+    frame = pd.DataFrame(readers[source](path), columns=list(PROFILE_COLUMNS))
     return frame.astype(dict.fromkeys(("batch", "seconds", "comm_seconds"), np.float64))
 
 

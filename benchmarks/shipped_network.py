@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.datasets import Trace, recorded
-from paceline.datasets.synthetic import KINDS, synthetic_fleet
+from paceline.datasets.synthetic import FLEET_KINDS, synthetic_fleet
 from paceline.predictors.gated_narx import DEFAULT_TRAINING, GatedNARX
 from paceline.training.model_files import save_model
 
@@ -35,7 +35,7 @@ def traces() -> list[Trace]:
     """
     rng = np.random.default_rng(FIRST_SEED)
     made_up = []
-    for kind in KINDS:
+    for kind in FLEET_KINDS:
         seeds = range(FIRST_SEED, FIRST_SEED + FLEETS)
         fleets = [synthetic_fleet(kind, WORKERS, ITERATIONS, seed) for seed in seeds]
         made_up += fleets + [varied(fleet, rng) for fleet in fleets[::4]]

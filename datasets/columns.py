@@ -12,68 +12,78 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.datasets.frame import MEASURED, REQUIRED, TIMES, in_seconds, numbers_in, renamed, seconds_of
-from paceline.datasets.io import RowCounts, delimiter_of, header_of, seconds_since_1970
+from paceline.datasets.frame import (
+    MEASURED_COLUMNS,
+    REQUIRED_COLUMNS,
+    SECONDS_PER_UNIT,
+    convert_to_seconds,
+    numeric_column,
+    rename_columns,
+    unit_seconds,
+)
+from paceline.datasets.io import RowCounts, detect_delimiter, parse_header, seconds_since_1970
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-WORKER = {"worker", "rank", "node", "host", "hostname", "gpu", "device", "client", "machine", "instance", "pod"}
-ITERATION = {"iteration", "iter", "step", "round"}
-SAMPLES = {"samples", "batch", "tokens", "examples", "images"}
-SPANS = {"time", "duration", "latency", "elapsed", "seconds"}
+WORKER_WORDS = {"worker", "rank", "node", "host", "hostname", "gpu", "device", "client", "machine", "instance", "pod"}
+ITERATION_WORDS = {"iteration", "iter", "step", "round"}
+SAMPLE_WORDS = {"samples", "batch", "tokens", "examples", "images"}
+DURATION_WORDS = {"time", "duration", "latency", "elapsed", "seconds"}
 
-RATE = re.compile(
+RATE_PATTERN = re.compile(
     r"(samples?|tokens?|examples?|images?|imgs?|its?|iters?|steps?)_?(/|per)_?s(ec(ond)?)?|throughput|speed"
 )
 
-ONE_WORKER = re.compile(rf"({'|'.join(sorted(WORKER))})?s?[ _:.-]?\d+")
+WORKER_COLUMN_PATTERN = re.compile(rf"({'|'.join(sorted(WORKER_WORDS))})?s?[ _:.-]?\d+")
 """A column of one worker: ``rank0``, ``gpu 1``, ``7``."""
 
-STEP_TIME = {"step", "iter", "iteration", "batch", "compute", "busy", "train", "training", "own", "work"}
+STEP_TIME_WORDS = {"step", "iter", "iteration", "batch", "compute", "busy", "train", "training", "own", "work"}
 """Words of a column that holds the time of a whole iteration."""
 
 
-def advice(names: Sequence[str]) -> str:
+def option_advice(names: Sequence[str]) -> str:
     """Return the end of an error: the options that read a table with these columns; empty if none is known."""
-    options = suggested(names)
+    options = suggest_options(names)
     if not options:
         return ""
-    counted = " (samples=1 counts iterations: give the batch size if you know it)"
+    counted = " (samples=1 counts iterations: set the batch size if you know it)"
     chosen = options.get("seconds")
-    others = [name for name in compute_times(names) if name != chosen] if chosen else []
+    others = [name for name in compute_time_columns(names) if name != chosen] if chosen else []
     also = (
         f"; other columns of times are {others}: name the one of a rank's own time, without waiting" if others else ""
     )
-    return f"; its columns suggest {as_options(options)}{counted * (options.get('samples') == '1')}{also}"
+    return f"; its columns suggest {format_options(options)}{counted * (options.get('samples') == '1')}{also}"
 
 
-def as_options(options: Mapping[str, str]) -> str:
+def format_options(options: Mapping[str, str]) -> str:
     """Return options as a command line takes them."""
     return " ".join(f"--with {shlex.quote(f'{name}={value}')}" for name, value in options.items())
 
 
-def unambiguous(names: Sequence[str]) -> dict[str, str]:
+def infer_options(names: Sequence[str]) -> dict[str, str]:
     """Return the options of a table of which each column can mean one thing only; empty for any other table.
 
-    >>> unambiguous(["step", "rank", "step_time_ms", "loss"])
+    >>> infer_options(["step", "rank", "step_time_ms", "loss"])
     {'worker': 'rank', 'iteration': 'step', 'seconds': 'step_time_ms', 'unit': 'ms', 'samples': '1'}
-    >>> [unambiguous(["step", "rank", *more]) for more in (["duration"], ["step_time", "iter_time"], ["eval_time"])]
+    >>> [infer_options(["step", "rank", *more]) for more in (["duration"], ["step_time", "iter_time"], ["eval_time"])]
     [{}, {}, {}]
     """
-    options = suggested(names)
-    times = compute_times(names)
-    one_of_each = all(sum(_is(name, meant) for name in names) == 1 for meant in (WORKER, ITERATION))
-    clear = one_of_each and len(times) == 1 and bool(STEP_TIME & set(_words(times[0])))
-    samples = sum(_is(name, SAMPLES) for name in names) <= 1
+    options = suggest_options(names)
+    times = compute_time_columns(names)
+    one_of_each = all(
+        sum(_matches_words(name, meant) for name in names) == 1 for meant in (WORKER_WORDS, ITERATION_WORDS)
+    )
+    clear = one_of_each and len(times) == 1 and bool(STEP_TIME_WORDS & set(_split_words(times[0])))
+    samples = sum(_matches_words(name, SAMPLE_WORDS) for name in names) <= 1
     return options if clear and samples and {"worker", "seconds"} <= options.keys() else {}
 
 
-def compute_times(names: Sequence[str]) -> list[str]:
+def compute_time_columns(names: Sequence[str]) -> list[str]:
     """Return the columns that may hold a rank's own time of an iteration, whole iterations first.
 
-    >>> compute_times(["data_time", "duration_ms", "step_time", "elapsed_time", "eval_seconds", "forward_ms"])
+    >>> compute_time_columns(["data_time", "duration_ms", "step_time", "elapsed_time", "eval_seconds", "forward_ms"])
     ['step_time', 'duration_ms']
     """
     # Times that are no rank's own time of an iteration: waiting, communication, loading, evaluation, cumulative times,
@@ -89,16 +99,16 @@ def compute_times(names: Sequence[str]) -> list[str]:
         *("forward", "fwd", "backward", "bwd", "optimizer", "optim", "opt", "loss", "h2d"),
         *("wall", "walltime", "real", "user", "sys"),
     }
-    times = [name for name in names if span_unit(name) is not None and not others & set(_words(name))]
-    return sorted(dict.fromkeys(times), key=lambda name: not STEP_TIME & set(_words(name)))
+    times = [name for name in names if duration_unit(name) is not None and not others & set(_split_words(name))]
+    return sorted(dict.fromkeys(times), key=lambda name: not STEP_TIME_WORDS & set(_split_words(name)))
 
 
-def suggested(names: Sequence[str]) -> dict[str, str]:
+def suggest_options(names: Sequence[str]) -> dict[str, str]:
     """Return the options that read a table with these columns, by the words in their names; empty if these say nothing.
 
-    >>> suggested(["timestamp", "host", "tokens_per_sec"])
+    >>> suggest_options(["timestamp", "host", "tokens_per_sec"])
     {'worker': 'host', 'start': 'timestamp', 'period': '60', 'rate': 'tokens_per_sec'}
-    >>> suggested(["step", "rank0", "rank1"])
+    >>> suggest_options(["step", "rank0", "rank1"])
     {'iteration': 'step', 'values': 'seconds', 'samples': '1'}
     """
     left = list(dict.fromkeys(names))
@@ -109,16 +119,16 @@ def suggested(names: Sequence[str]) -> dict[str, str]:
             left.remove(found)
         return found
 
-    rate = take(lambda name: RATE.fullmatch(name.strip().lower().replace(" ", "_")) is not None)
-    iteration = take(lambda name: _is(name, ITERATION))
-    start = take(lambda name: _is(name, {"timestamp", "time", "datetime", "date", "ts", "start"}))
-    times = [] if rate else compute_times(left)
+    rate = take(lambda name: RATE_PATTERN.fullmatch(name.strip().lower().replace(" ", "_")) is not None)
+    iteration = take(lambda name: _matches_words(name, ITERATION_WORDS))
+    start = take(lambda name: _matches_words(name, {"timestamp", "time", "datetime", "date", "ts", "start"}))
+    times = [] if rate else compute_time_columns(left)
     span = times[0] if times else None
     left = [name for name in left if name != span]
-    if not (rate or span) and start and not iteration and _is(start, {"time"}):
+    if not (rate or span) and start and not iteration and _matches_words(start, {"time"}):
         return {}  # a lone `time` may be a moment or a duration
-    worker = take(lambda name: _is(name, WORKER))
-    samples = None if rate else take(lambda name: _is(name, SAMPLES))
+    worker = take(lambda name: _matches_words(name, WORKER_WORDS))
+    samples = None if rate else take(lambda name: _matches_words(name, SAMPLE_WORDS))
     options: dict[str, str | None] = {"worker": worker, "iteration": iteration}
     if not iteration and start:
         # suggest minutes where rows have only a time
@@ -126,9 +136,13 @@ def suggested(names: Sequence[str]) -> dict[str, str]:
     if rate:
         options["rate"] = rate
     elif span:
-        unit = span_unit(span)
+        unit = duration_unit(span)
         options |= {"seconds": span, "unit": None if unit == "s" else unit, "samples": samples or "1"}
-    elif len(left) > 1 and all(ONE_WORKER.fullmatch(name.strip().lower()) for name in left) and not (worker or samples):
+    elif (
+        len(left) > 1
+        and all(WORKER_COLUMN_PATTERN.fullmatch(name.strip().lower()) for name in left)
+        and not (worker or samples)
+    ):
         options |= {"values": "seconds", "samples": "1"}
     else:
         return {}
@@ -136,41 +150,41 @@ def suggested(names: Sequence[str]) -> dict[str, str]:
     return known if iteration or start or "values" in known else {}
 
 
-def _words(name: str) -> list[str]:
+def _split_words(name: str) -> list[str]:
     return [word for word in re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) if word]
 
 
-def _is(name: str, meant: set[str]) -> bool:
+def _matches_words(name: str, meant: set[str]) -> bool:
     """Return whether a name has at least one word of ``meant``, and beside these only filling words."""
-    words = _words(name)
+    words = _split_words(name)
     filling = {"id", "global", "local", "idx", "index", "number", "num", "n", "size", "name", "start", "event", "wall"}
     return any(word in meant for word in words) and all(word in meant | filling for word in words)
 
 
-def span_unit(name: str) -> str | None:
+def duration_unit(name: str) -> str | None:
     """Return the unit of a column of durations, ``s`` if it names none; ``None`` for any other column.
 
-    >>> span_unit("step_time_ms"), span_unit("duration"), span_unit("timestamp"), span_unit("iteration seconds")
-    ('ms', 's', None, 's')
+    >>> [duration_unit(name) for name in ("step_time_ms", "duration", "timestamp", "iteration seconds")]
+    ['ms', 's', None, 's']
     """
-    words = _words(name)
+    words = _split_words(name)
     if not words or "per" in words:
         return None
     clear = len(words[-1]) > 1 and words[-1] != "min"  # `loss_min` is no time
-    if words[-1] in TIMES and (clear or (SPANS | STEP_TIME) & set(words[:-1])):
-        return "s" if TIMES[words[-1]] == 1.0 else words[-1]
-    return "s" if words[-1] in SPANS and name.lower() != "time" else None
+    if words[-1] in SECONDS_PER_UNIT and (clear or (DURATION_WORDS | STEP_TIME_WORDS) & set(words[:-1])):
+        return "s" if SECONDS_PER_UNIT[words[-1]] == 1.0 else words[-1]
+    return "s" if words[-1] in DURATION_WORDS and name.lower() != "time" else None
 
 
-def names_in(text: str) -> list[str]:
+def column_names_in(text: str) -> list[str]:
     """Return the keys of JSON, or the names in the first line of a table, whatever separates them."""
     if text.lstrip()[:1] in ("{", "["):
-        return list(dict.fromkeys(map(_unquoted, re.findall(r'("(?:[^"\\]|\\.){1,60}")\s*:', text))))
+        return list(dict.fromkeys(map(_unquote, re.findall(r'("(?:[^"\\]|\\.){1,60}")\s*:', text))))
     first = text.lstrip("# ")
-    return header_of(first, delimiter_of(first))
+    return parse_header(first, detect_delimiter(first))
 
 
-def _unquoted(key: str) -> str:
+def _unquote(key: str) -> str:
     try:
         return str(json.loads(key))
     except ValueError:
@@ -178,8 +192,8 @@ def _unquoted(key: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrangement:
-    """Rules that turn the columns of a table into a trace.
+class ColumnMapping:
+    """Mapping of the columns of a table to those of a trace.
 
     ``columns`` holds the table's name for each of a trace's columns that has another, or a number for all rows.
     ``rate`` is the column of samples per second, or per ``unit``, instead of samples and seconds. A table with a column
@@ -201,18 +215,18 @@ class Arrangement:
         if self.values not in (None, "seconds", "rate", "usage"):
             raise ValueError(f"values must be one of ['seconds', 'rate', 'usage'], got {self.values!r}")
         if self.values is None and self.workers is not None:
-            raise ValueError("workers are columns of a table with a column per worker: say what they hold with values=")
+            raise ValueError("workers are columns of a table with a column per worker: set values= to what they hold")
         if self.period is not None and not (np.isfinite(self.period) and self.period > 0):
             raise ValueError(f"period must be a positive number of seconds, got {self.period}")
         if self.rate is not None and (self.values or {"samples", "seconds"} & set(self.columns)):
             raise ValueError("rate stands for samples and seconds, and values for all three: name one of them")
 
     @property
-    def speaks(self) -> bool:
-        """True if it says what the columns are, so that a single worker may go without a column."""
+    def describes_columns(self) -> bool:
+        """True if it describes the columns, so that a single worker may go without a column."""
         return bool(self.rate or self.values or self.columns)
 
-    def applied(self, path: Path, table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
+    def map_table(self, path: Path, table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
         """Return the tidy rows of a table, in the units of this arrangement; what is changed or dropped is counted."""
         import pandas as pd
 
@@ -220,43 +234,44 @@ class Arrangement:
         if self.values == "usage" and "worker" in self.columns:
             table = table.assign(samples=np.nan, seconds=np.nan)  # a row for each worker already
         elif self.values is not None:
-            table = self._long(table)
-        table = renamed(table, self.columns)
+            table = self._to_long(table)
+        table = rename_columns(table, self.columns)
         if self.rate is not None:
-            table = _rated(table, self.rate, counts)
+            table = _apply_rate(table, self.rate, counts)
         elif self.values == "rate":
-            table = _rated(table, "rate", counts)
-        if "worker" not in table and self.speaks:
+            table = _apply_rate(table, "rate", counts)
+        if "worker" not in table and self.describes_columns:
             table = table.assign(worker="0")
         if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
             table["start"] = seconds_since_1970(path, table["start"], "start")
-        if self.values is None and self.speaks:
-            for name in MEASURED:
+        if self.values is None and self.describes_columns:
+            for name in MEASURED_COLUMNS:
                 if (
                     name in table
                     and not pd.api.types.is_numeric_dtype(table[name])
                     and table[name].dtype.kind not in "mM"
                 ):
                     written = str(self.columns.get(name, name))  # an error names the column as the file does
-                    table[name] = numbers_in(table.rename(columns={name: written}), written)
+                    table[name] = numeric_column(table.rename(columns={name: written}), written)
             # rows of other kinds that loggers write between: without an iteration, or of one that nobody timed
             if "iteration" in table:
                 known = table["iteration"].notna()
-                counts.rows("rows without an iteration", (~known).sum())
+                counts.drop_rows("rows without an iteration", (~known).sum())
                 table = table[known]
                 if "seconds" in table and table["seconds"].notna().any():
                     timed = table["seconds"].notna().groupby(table["iteration"]).transform("any")
-                    counts.rows("rows of iterations without a time", (~timed).sum())
+                    counts.drop_rows("rows of iterations without a time", (~timed).sum())
                     table = table[timed]
         if self.period is not None:
-            table = self._gridded(table, self.period, counts)
-        if missing := [name for name in REQUIRED if name not in table]:
+            table = self._average_periods(table, self.period, counts)
+        if missing := [name for name in REQUIRED_COLUMNS if name not in table]:
             raise ValueError(
-                f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {names}{advice(names)}"
+                f"columns {missing} are missing; a trace needs {list(REQUIRED_COLUMNS)}, got {names}"
+                f"{option_advice(names)}"
             )
         return table
 
-    def _long(self, table: pd.DataFrame) -> pd.DataFrame:
+    def _to_long(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a row for each cell of the workers' columns."""
         assert self.values is not None, "only a table with a column per worker is long"
         identifying = [name for name in ("iteration", "start") if self.columns.get(name, name) in table]
@@ -272,31 +287,35 @@ class Arrangement:
         long = table.melt(identifying, list(workers), "worker", self.values)
         return long.assign(samples=np.nan, seconds=np.nan) if self.values == "usage" else long
 
-    def _gridded(self, table: pd.DataFrame, period: float, counts: RowCounts) -> pd.DataFrame:
+    def _average_periods(self, table: pd.DataFrame, period: float, counts: RowCounts) -> pd.DataFrame:
         """Return the table with iterations of a period each; rows of a worker within one are averaged."""
         if "start" not in table or "iteration" in table:
             raise ValueError(
                 "period= needs a column of times, start=..., and replaces the column of iterations: leave that out"
             )
-        in_seconds(table[["start"]], start_unit=self.start_unit)  # refuses times after 2100, by the rows of the file
-        time_N = table["start"].to_numpy(dtype=np.float64) * seconds_of(self.start_unit)
+        convert_to_seconds(
+            table[["start"]], start_unit=self.start_unit
+        )  # refuses times after 2100, by the rows of the file
+        time_N = table["start"].to_numpy(dtype=np.float64) * unit_seconds(self.start_unit)
         timed_N = np.isfinite(time_N)
-        counts.rows("rows without a time", (~timed_N).sum())
+        counts.drop_rows("rows without a time", (~timed_N).sum())
         table, time_N = table[timed_N], time_N[timed_N]
         if not len(table):
             raise ValueError("no row has a time")
         # A clock that is a thousandth of a period late stays in its own.
         table = table.assign(iteration=np.floor((time_N - time_N.min()) / period + 1e-3))
         key = ["worker", "iteration"]
-        counts.notes("rows were averaged with others of their period", table.duplicated(key).sum())
-        numbers = [name for name in table.columns if name in (*key, *MEASURED) or holds_numbers(table[name])]
-        values = {name: numbers_in(table, name) for name in numbers if name != "worker"}
+        counts.count_changed("rows were averaged with others of their period", table.duplicated(key).sum())
+        numbers = [name for name in table.columns if name in (*key, *MEASURED_COLUMNS) or holds_numbers(table[name])]
+        values = {name: numeric_column(table, name) for name in numbers if name != "worker"}
         return table[["worker"]].assign(**values).groupby(key, as_index=False, observed=True).mean()
 
 
-def without_texts(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def drop_text_columns(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return the table without further columns in which no cell is a number, and their names."""
-    texts = [n for n in table.columns if n not in (*REQUIRED, *MEASURED) and not holds_numbers(table[n])]
+    texts = [
+        n for n in table.columns if n not in (*REQUIRED_COLUMNS, *MEASURED_COLUMNS) and not holds_numbers(table[n])
+    ]
     return table.drop(columns=texts), list(map(str, texts))
 
 
@@ -309,13 +328,13 @@ def holds_numbers(column: pd.Series) -> bool:
     return bool(column.isna().all() or pd.to_numeric(column, errors="coerce").notna().any())
 
 
-def _rated(table: pd.DataFrame, name: str, counts: RowCounts) -> pd.DataFrame:
+def _apply_rate(table: pd.DataFrame, name: str, counts: RowCounts) -> pd.DataFrame:
     """Return the table with the samples of one second, from a column of rates."""
     import pandas as pd
 
     if name not in table:
         raise ValueError(f"columns {[name]} are missing; there are {list(table.columns)}")
-    rate = pd.Series(numbers_in(table, name), index=table.index)
+    rate = pd.Series(numeric_column(table, name), index=table.index)
     bad = (rate <= 0) | rate.isin([np.inf])
-    counts.cells("rates that are not positive and finite", bad.sum())
+    counts.drop_cells("rates that are not positive and finite", bad.sum())
     return table.drop(columns=name).assign(samples=rate.mask(bad), seconds=1.0)

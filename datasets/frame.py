@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from paceline.datasets.trace import Trace
 
 
-COLUMNS = ("samples", "seconds", "comm_seconds", "wait_seconds", "start")
+BASE_COLUMNS = ("samples", "seconds", "comm_seconds", "wait_seconds", "start")
 """The measured columns, in the order of storage; the last three are optional."""
 
-WORK = "work"
+WORK_COLUMN = "work"
 """A further optional one: what a worker's samples cost."""
 
-MEASURED = (*COLUMNS, WORK)
+MEASURED_COLUMNS = (*BASE_COLUMNS, WORK_COLUMN)
 
-LARGEST = 1e15
+MAX_VALUE = 1e15
 """Largest measured value (in seconds 30 million years): what is larger is an error, and no sum of it overflows."""
 
-UNITS = {
+COLUMN_UNITS = {
     "samples": "samples",
     "seconds": "s",
     "comm_seconds": "s",
     "wait_seconds": "s",
     "start": "s since 1970-01-01 UTC",
-    WORK: "any, the same for all workers",
+    WORK_COLUMN: "any, the same for all workers",
 }
 
-TIMES = {
+SECONDS_PER_UNIT = {
     **dict.fromkeys(("ns", "nsec", "nanoseconds"), 1e-9),
     **dict.fromkeys(("us", "usec", "microseconds"), 1e-6),
     **dict.fromkeys(("ms", "msec", "milliseconds"), 1e-3),
@@ -46,23 +46,23 @@ TIMES = {
 """Seconds of each unit."""
 
 
-def seconds_of(unit: str) -> float:
+def unit_seconds(unit: str) -> float:
     """Return how many seconds one of this unit is."""
-    if unit not in TIMES:
-        raise ValueError(f"unit must be one of {list(TIMES)}, got {unit!r}")
-    return TIMES[unit]
+    if unit not in SECONDS_PER_UNIT:
+        raise ValueError(f"unit must be one of {list(SECONDS_PER_UNIT)}, got {unit!r}")
+    return SECONDS_PER_UNIT[unit]
 
 
-REQUIRED = ("worker", "iteration", "samples", "seconds")
+REQUIRED_COLUMNS = ("worker", "iteration", "samples", "seconds")
 
-LATEST = 4_102_444_800.0
+MAX_TIME = 4_102_444_800.0
 """The first second of 2100."""
 
-LARGEST_ITERATION = 2**53 - 1
+MAX_ITERATION = 2**53 - 1
 """Beyond this, neighboring whole numbers are one float64, and a cast to int64 returns garbage from 2**63 on."""
 
 
-def frame_of(trace: Trace) -> pd.DataFrame:
+def trace_to_frame(trace: Trace) -> pd.DataFrame:
     """Return a tidy frame: see :meth:`paceline.datasets.Trace.to_frame`."""
     import pandas as pd
 
@@ -71,15 +71,15 @@ def frame_of(trace: Trace) -> pd.DataFrame:
         "iteration": np.repeat(np.arange(iterations), workers),
         "worker": np.tile(np.array(trace.workers), iterations),
     }
-    columns |= {name: panel.ravel() for name in MEASURED if (panel := getattr(trace, name)) is not None}
+    columns |= {name: panel.ravel() for name in MEASURED_COLUMNS if (panel := getattr(trace, name)) is not None}
     if trace.covariates is not None:
         columns |= {name: trace.covariates[:, :, d].ravel() for d, name in enumerate(trace.covariate_names)}
     return pd.DataFrame(columns)
 
 
-def renamed(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataFrame:
+def rename_columns(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataFrame:
     """Return the frame with a trace's names for its columns; a number is the value of every row."""
-    known = (*REQUIRED, *(name for name in MEASURED if name not in REQUIRED))
+    known = (*REQUIRED_COLUMNS, *(name for name in MEASURED_COLUMNS if name not in REQUIRED_COLUMNS))
     if unknown := [name for name in columns if name not in known]:
         raise ValueError(f"columns {unknown} are not columns of a trace; those that can be mapped are {list(known)}")
     named = {name: column for name, column in columns.items() if isinstance(column, str)}
@@ -91,7 +91,7 @@ def renamed(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataF
     return frame.rename(columns={column: name for name, column in named.items()}).assign(**numbers)
 
 
-def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> pd.DataFrame:
+def convert_to_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> pd.DataFrame:
     """Return the frame with all times in seconds: datetimes since 1970 (UTC), timedeltas, and numbers of a unit.
 
     Numbers are never taken for nanoseconds because they are large: a ``start`` beyond the year 2100 is refused.
@@ -100,11 +100,11 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
 
     found = frame.infer_objects().rename(columns=str)  # Python's own times are objects, and names may be numbers
     if twice := sorted(set(found.columns[found.columns.duplicated()])):
-        raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
+        raise ValueError(f"columns {twice} appear more than once; rename all but one")
     for name, column in list(found.items()):
         moment = isinstance(column.dtype, pd.DatetimeTZDtype) or column.dtype.kind == "M"
         span = column.dtype.kind == "m"
-        if moment and name in (*REQUIRED, "comm_seconds", "wait_seconds"):
+        if moment and name in (*REQUIRED_COLUMNS, "comm_seconds", "wait_seconds"):
             raise ValueError(f"column {name!r} must not hold dates ({column.dtype})")
         if span and name in ("worker", "iteration", "samples", "start"):
             raise ValueError(f"column {name!r} must not hold durations ({column.dtype})")
@@ -113,36 +113,38 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
         elif span:
             found[name] = column.dt.total_seconds()
         elif name in ("seconds", "comm_seconds", "wait_seconds") and unit != "s":
-            found[name] = numbers_in(found, str(name)) * seconds_of(unit)
+            found[name] = numeric_column(found, str(name)) * unit_seconds(unit)
         elif name == "start" and start_unit != "s":
-            found[name] = numbers_in(found, str(name)) * seconds_of(start_unit)
-    if "start" in found.columns and (implausible := numbers_in(found, "start") > LATEST).any():
-        at = _first(implausible)
-        time = numbers_in(found, "start")[at]
-        fits = next((unit for unit in ("ms", "us") if time * seconds_of(unit) <= LATEST), "ns")
+            found[name] = numeric_column(found, str(name)) * unit_seconds(start_unit)
+    if "start" in found.columns and (implausible := numeric_column(found, "start") > MAX_TIME).any():
+        at = _first_index(implausible)
+        time = numeric_column(found, "start")[at]
+        fits = next((unit for unit in ("ms", "us") if time * unit_seconds(unit) <= MAX_TIME), "ns")
         raise ValueError(
             f"column 'start' must hold seconds since 1970, but row {found.index[at]} holds "
-            f"{_cell(found['start'], at)}, after the year 2100; name its unit: start_unit={fits}"
+            f"{_cell_text(found['start'], at)}, after the year 2100; name its unit: start_unit={fits}"
         )
     return found
 
 
-def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
+def frame_to_panels(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the parts of a trace: see :meth:`paceline.datasets.Trace.from_frame`."""
-    if missing := [name for name in REQUIRED if name not in frame.columns]:
-        raise ValueError(f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}")
+    if missing := [name for name in REQUIRED_COLUMNS if name not in frame.columns]:
+        raise ValueError(
+            f"columns {missing} are missing; a trace needs {list(REQUIRED_COLUMNS)}, got {list(frame.columns)}"
+        )
     if not len(frame):
         raise ValueError("the frame has no rows; a trace needs at least one")
-    number_N = numbers_in(frame, "iteration")
-    integer_N = (np.abs(number_N) <= LARGEST_ITERATION) & (number_N == np.round(number_N))
+    number_N = numeric_column(frame, "iteration")
+    integer_N = (np.abs(number_N) <= MAX_ITERATION) & (number_N == np.round(number_N))
     if not integer_N.all():
-        at = _first(~integer_N)
+        at = _first_index(~integer_N)
         raise ValueError(
-            f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {frame.index[at]} "
-            f"holds {_cell(frame['iteration'], at)}"
+            f"column 'iteration' must hold whole numbers of at most {MAX_ITERATION}, but row {frame.index[at]} "
+            f"holds {_cell_text(frame['iteration'], at)}"
         )
     _check_names_and_signs(frame)
-    workers, column_N = _sorted_names(frame["worker"])
+    workers, column_N = _sort_names(frame["worker"])
     row_N = number_N.astype(np.int64)
     row_N = row_N - row_N.min()  # a number that is absent for all workers is a gap, not a neighbor
     iterations = int(row_N.max()) + 1
@@ -159,14 +161,14 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     def panel(name: str) -> NDArray[np.float64]:
         """Return the panel of a column, ``[T, W]``, read-only: a trace takes such without a copy."""
         values = np.full((iterations, len(workers)), np.nan)
-        values[row_N, column_N] = numbers_in(frame, name)
+        values[row_N, column_N] = numeric_column(frame, name)
         values.setflags(write=False)
         return values
 
-    covariate_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]
+    covariate_names = [str(name) for name in frame.columns if name not in (*REQUIRED_COLUMNS, *MEASURED_COLUMNS)]
     return {
         "meta": {"absent": f"{empty} of {iterations} iterations, for all workers"} if empty else {},
-        **{name: panel(name) for name in MEASURED if name in frame.columns},
+        **{name: panel(name) for name in MEASURED_COLUMNS if name in frame.columns},
         "covariates": np.stack([panel(name) for name in covariate_names], axis=-1) if covariate_names else None,
         "covariate_names": covariate_names,
         "workers": [str(name) for name in workers],
@@ -176,23 +178,23 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
 def _check_names_and_signs(frame: pd.DataFrame) -> None:
     if (nameless := frame["worker"].isna()).any():
         raise ValueError(
-            f"column 'worker' must name a worker in every row, but row {frame.index[_first(nameless)]} is empty"
+            f"column 'worker' must name a worker in every row, but row {frame.index[_first_index(nameless)]} is empty"
         )
-    for name in (*COLUMNS[:4], WORK):
+    for name in (*BASE_COLUMNS[:4], WORK_COLUMN):
         if name not in frame.columns:
             continue
-        values = numbers_in(frame, name)
-        if (huge := values > LARGEST).any():
-            at = _first(huge)
+        values = numeric_column(frame, name)
+        if (huge := values > MAX_VALUE).any():
+            at = _first_index(huge)
             raise ValueError(
-                f"column {name!r} must hold numbers of at most {LARGEST:g}, but row {frame.index[at]} holds "
-                f"{_cell(frame[name], at)}: no job measures that; check its unit, or leave the cell empty"
+                f"column {name!r} must hold numbers of at most {MAX_VALUE:g}, but row {frame.index[at]} holds "
+                f"{_cell_text(frame[name], at)}: no job measures that; check its unit, or leave the cell empty"
             )
         if (bad := values < 0).any():
-            raise ValueError(f"column {name!r} must not be negative, but row {frame.index[_first(bad)]} is")
+            raise ValueError(f"column {name!r} must not be negative, but row {frame.index[_first_index(bad)]} is")
 
 
-def _sorted_names(worker: pd.Series[Any]) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
+def _sort_names(worker: pd.Series[Any]) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
     """Return the workers in order, and which of them each row is of."""
     import pandas as pd
 
@@ -216,7 +218,7 @@ def require_dense(rows: int, iterations: int, workers: int) -> None:
         )
 
 
-def numbers_in(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
+def numeric_column(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     """Return a column as numbers."""
     import pandas as pd
 
@@ -226,16 +228,18 @@ def numbers_in(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     numbers = pd.to_numeric(frame[name], errors="coerce")
     broken = numbers.isna() & frame[name].notna()
     if broken.any():
-        at = _first(broken)
-        raise ValueError(f"column {name!r} must hold numbers, but row {frame.index[at]} holds {_cell(frame[name], at)}")
+        at = _first_index(broken)
+        raise ValueError(
+            f"column {name!r} must hold numbers, but row {frame.index[at]} holds {_cell_text(frame[name], at)}"
+        )
     return numbers.to_numpy(dtype=np.float64)
 
 
-def _cell(column: pd.Series[Any], row: int) -> str:
+def _cell_text(column: pd.Series[Any], row: int) -> str:
     """Return a cell as it was written: numpy's numbers without the name of their type."""
     value = column.iloc[row]
     return repr(value.item() if isinstance(value, np.generic) else value)
 
 
-def _first(condition: object) -> int:
+def _first_index(condition: object) -> int:
     return int(np.argmax(np.asarray(condition)))

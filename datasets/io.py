@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.parquet import MAX_RATIO, max_bytes
+from paceline.datasets.parquet import MAX_GROWTH, max_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,9 +27,9 @@ class RowCounts:
     """Counts, by reason, of rows and single values that a reader dropped, and of rows that it changed.
 
     >>> counts = RowCounts()
-    >>> counts.read(10)
-    >>> counts.rows("repeated rows", 2)
-    >>> counts.meta()
+    >>> counts.count_read(10)
+    >>> counts.drop_rows("repeated rows", 2)
+    >>> counts.to_meta()
     {'rows_read': '10', 'rows_dropped': '2', 'dropped': '2 repeated rows'}
     """
 
@@ -45,62 +45,62 @@ class RowCounts:
         self._cells += other._cells
         self._notes += other._notes
 
-    def read(self, count: float) -> None:
+    def count_read(self, count: float) -> None:
         """Count rows of the file."""
         self._read += int(count)
 
-    def rows(self, reason: str, count: float) -> None:
+    def drop_rows(self, reason: str, count: float) -> None:
         """Count dropped rows."""
         self._rows[reason] += int(count)
 
-    def cells(self, reason: str, count: float) -> None:
+    def drop_cells(self, reason: str, count: float) -> None:
         """Count dropped single values; their rows stay, with NaN."""
         self._cells[reason] += int(count)
 
-    def notes(self, what: str, count: float) -> None:
+    def count_changed(self, what: str, count: float) -> None:
         """Count rows that were sorted or merged."""
         self._notes[what] += int(count)
 
-    def restarts(self, count: float) -> None:
+    def count_restarts(self, count: float) -> None:
         """Count how often the job, or what recorded it, was started again."""
         self._restarts += int(count)
 
-    def meta(self) -> dict[str, str]:
+    def to_meta(self) -> dict[str, str]:
         """Return the entries for a trace's ``meta``, for everything read so far."""
-        changed = _sentence(self._notes)
+        changed = _format_counts(self._notes)
         return {
             "rows_read": str(self._read),
             "rows_dropped": str(sum(self._rows.values())),
-            "dropped": _sentence(self._rows + self._cells) or "nothing",
+            "dropped": _format_counts(self._rows + self._cells) or "nothing",
             **({"changed": changed} if changed else {}),
             **({"restarts": str(self._restarts)} if self._restarts else {}),
         }
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Return what was dropped and changed, for a person who did not ask; empty if nothing was."""
-        dropped, changed = _sentence(self._rows + self._cells), _sentence(self._notes)
+        dropped, changed = _format_counts(self._rows + self._cells), _format_counts(self._notes)
         again = f"the job was started again {self._restarts} times" if self._restarts else ""
         return "; ".join(text for text in (dropped and f"dropped: {dropped}", changed, again) if text)
 
 
-def _sentence(counts: Counter[str]) -> str:
+def _format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
 
 
-HEAD = 1 << 16
+HEAD_BYTES = 1 << 16
 """Bytes at the start of a file that are used to recognize its format."""
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_bytes(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read bytes, through gzip; refuse an empty one, a pickle, an archive, and what grows too large."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     with path.open("rb") as plain:
         compressed = plain.peek().startswith(b"\x1f\x8b")
-        file = io.BufferedReader(Unzipped(path, plain), HEAD) if compressed else plain
+        file = io.BufferedReader(GzipReader(path, plain), HEAD_BYTES) if compressed else plain
         try:
-            _refuse(path, file.peek())
+            _refuse_unreadable(path, file.peek())
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path}: the compressed file is truncated or damaged: {error}") from error
@@ -111,15 +111,15 @@ def is_json(text: str) -> bool:
     return text.lstrip()[:1] in ("{", "[")
 
 
-def head(path: Path) -> str:
+def read_head(path: Path) -> str:
     """Return the start of a file as text; bytes that are not text are replaced."""
-    with opened(path) as file:
-        return file.read(HEAD).decode("utf-8-sig", errors="replace")
+    with open_bytes(path) as file:
+        return file.read(HEAD_BYTES).decode("utf-8-sig", errors="replace")
 
 
-def json_of(path: Path, limit: int, advice: str) -> Any:
+def read_json(path: Path, limit: int, advice: str) -> Any:
     """Return the content of a JSON file of at most ``limit`` bytes; for a larger one the error ends with ``advice``."""
-    with opened(path) as file:
+    with open_bytes(path) as file:
         text = file.read(limit + 1)
     if len(text) > limit:
         raise ValueError(f"{path}: is larger than {limit} bytes; {advice}")
@@ -137,7 +137,7 @@ def json_of(path: Path, limit: int, advice: str) -> Any:
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield each line of a UTF-8 text file with its number, from 1; a carriage return ends a line too."""
     number, limit = 0, 1 << 24
-    with opened(path) as file:
+    with open_bytes(path) as file:
         while raw := file.readline(limit):
             if len(raw) == limit:
                 raise ValueError(f"{path}: a line is longer than {limit} bytes; this is not a text file with lines")
@@ -149,7 +149,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise ValueError(f"{path}, line {number}: must be UTF-8 text, but {error}") from error
 
 
-def _refuse(path: Path, first: bytes) -> None:
+def _refuse_unreadable(path: Path, first: bytes) -> None:
     if not first:
         raise ValueError(f"{path}: the file is empty")
     # the text that stands for a file in a clone without Git LFS
@@ -163,7 +163,8 @@ def _refuse(path: Path, first: bytes) -> None:
     )
     if re.match(pickled, first) or path.suffix in (".pkl", ".pickle"):
         raise ValueError(
-            f"{path}: is a pickle, which can run any program when opened; it was not opened. Export it as JSON or CSV"
+            f"{path}: is a pickle file, which can execute arbitrary code when loaded, so it was not opened. Export it "
+            "as JSON or CSV"
         )
     binary = {
         b"PK\x03\x04": "a zip archive",
@@ -176,7 +177,7 @@ def _refuse(path: Path, first: bytes) -> None:
             raise ValueError(f"{path}: is {name}, which no reader takes; unpack it or export it as CSV first")
 
 
-class Unzipped(io.RawIOBase):
+class GzipReader(io.RawIOBase):
     """The content of a gzip file, up to a largest size."""
 
     def __init__(self, path: Path, plain: BinaryIO) -> None:
@@ -196,14 +197,14 @@ class Unzipped(io.RawIOBase):
         if self._grown > self._limit:
             raise ValueError(
                 f"{self._path}: grows to more than {self._limit} bytes when it is decompressed, over "
-                f"{MAX_RATIO} times its size; if this is intended, decompress it yourself first"
+                f"{MAX_GROWTH} times its size; if this is intended, decompress it yourself first"
             )
         buffer[: len(data)] = data
         return len(data)
 
 
-OFFSET = re.compile(r"([+-])(\d\d)(?::?([0-5]\d))?")
-ZONES = {"": 0, "Z": 0, "UTC": 0, "GMT": 0, "PDT": -7, "PST": -8}
+OFFSET_PATTERN = re.compile(r"([+-])(\d\d)(?::?([0-5]\d))?")
+ZONE_HOURS = {"": 0, "Z": 0, "UTC": 0, "GMT": 0, "PDT": -7, "PST": -8}
 """Hours that a zone's clock is ahead of UTC; a time without a zone is taken as UTC."""
 
 
@@ -220,8 +221,8 @@ def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int
     import pandas as pd
 
     time = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d([.,]\d{1,9})?"
-    parts = texts.astype("str").str.extract(rf"^\s*({time})\s*([A-Z]*|{OFFSET.pattern})\s*$")
-    hours = parts[2].map({zone: _hours(zone) for zone in parts[2].dropna().unique()})
+    parts = texts.astype("str").str.extract(rf"^\s*({time})\s*([A-Z]*|{OFFSET_PATTERN.pattern})\s*$")
+    hours = parts[2].map({zone: _zone_hours(zone) for zone in parts[2].dropna().unique()})
     written = parts[0].str.replace(",", ".").str.replace("T", " ").str.replace("/", "-")
     times = pd.to_datetime(written, format="ISO8601", errors="coerce")
     bad = (texts.notna() & (times.isna() | hours.isna())).to_numpy(dtype=bool)
@@ -229,30 +230,30 @@ def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int
         row = int(np.argmax(bad))
         raise ValueError(
             f"{path}: row {first_row + row}, column {column!r}: must be a time like 2017-10-03 00:08:00 with a zone of "
-            f"{[zone for zone in ZONES if zone]}, an offset like +02:00, or none, got {texts.iloc[row]!r}"
+            f"{[zone for zone in ZONE_HOURS if zone]}, an offset like +02:00, or none, got {texts.iloc[row]!r}"
         )
     microseconds = times.to_numpy(dtype="datetime64[us]")
     seconds = np.where(np.isnat(microseconds), np.nan, microseconds.astype(np.int64) * 1e-6)
     return np.asarray(seconds - 3600.0 * hours.to_numpy(dtype=np.float64), dtype=np.float64)
 
 
-def _hours(zone: str) -> float:
+def _zone_hours(zone: str) -> float:
     """Return the hours that a zone is ahead of UTC; NaN if it is not known.
 
-    >>> _hours("PDT"), _hours("+0530"), _hours("-08"), _hours("CET")
+    >>> _zone_hours("PDT"), _zone_hours("+0530"), _zone_hours("-08"), _zone_hours("CET")
     (-7.0, 5.5, -8.0, nan)
     """
-    if offset := OFFSET.fullmatch(zone):
+    if offset := OFFSET_PATTERN.fullmatch(zone):
         hours = int(offset[2]) + int(offset[3] or 0) / 60.0
         return -hours if offset[1] == "-" else hours
-    return float(ZONES.get(zone, np.nan))
+    return float(ZONE_HOURS.get(zone, np.nan))
 
 
 NUMBER, TEXT = "number", "text"
 """Kinds of columns."""
 
 
-def header_of(text: str, delimiter: str = ",") -> list[str]:
+def parse_header(text: str, delimiter: str = ",") -> list[str]:
     """Return the column names in the first line of a text."""
     lines = text.splitlines()[:1]
     try:
@@ -261,18 +262,18 @@ def header_of(text: str, delimiter: str = ",") -> list[str]:
         return []
 
 
-def delimiter_of(text: str) -> str:
+def detect_delimiter(text: str) -> str:
     """Return what separates the cells of a table's first line: a semicolon or a tab where it holds no comma."""
     first = text.splitlines()[0] if text else ""
     return next((delimiter for delimiter in ",;\t" if delimiter in first), ",")
 
 
-def headed(path: Path, names: Sequence[str]) -> bool:
-    """Return whether a file of a set without headers was given one: its first line begins with the first name."""
-    return header_of(head(path))[:1] == list(names[:1])
+def has_header(path: Path, names: Sequence[str]) -> bool:
+    """Return whether the first line of a file begins with the first name: some copies of header-less sets have one."""
+    return parse_header(read_head(path))[:1] == list(names[:1])
 
 
-def frames(
+def iter_csv_frames(
     path: Path,
     columns: Mapping[str, str],
     counts: RowCounts,
@@ -292,7 +293,7 @@ def frames(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    found = list(names) or header_of("\n".join(head(path).splitlines()[skip:]), delimiter)
+    found = list(names) or parse_header("\n".join(read_head(path).splitlines()[skip:]), delimiter)
     lacking = [name for name in columns if name not in found]
     if needed := [name for name in lacking if name not in optional]:
         raise ValueError(f"{path}: columns {needed} are missing; it has {found}")
@@ -309,33 +310,33 @@ def frames(
     # the parser takes about fifty times as much memory as the block that it parses
     read = arrow_csv.ReadOptions(column_names=found, skip_rows=skipped, block_size=1 << 20, use_threads=False)
     try:
-        with opened(path) as file:
+        with open_bytes(path) as file:
             parse = arrow_csv.ParseOptions(delimiter=delimiter)
             for batch in arrow_csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
                 block = batch.to_pandas()
-                counts.read(len(block))
+                counts.count_read(len(block))
                 for name in (name for name, kind in wanted.items() if kind == NUMBER):
                     if (infinite := np.isinf(block[name].to_numpy())).any():
                         block.loc[infinite, name] = np.nan
-                        counts.cells(f"infinite values of {name}", infinite.sum())
+                        counts.drop_cells(f"infinite values of {name}", infinite.sum())
                 yield block
     except pa.ArrowException as error:
-        raise ValueError(f"{path}: {_describe(str(error), found)}") from error
+        raise ValueError(f"{path}: {_describe_parser_error(str(error), found)}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: must be UTF-8 text, but {error}") from error
 
 
-def frame(path: Path, columns: Mapping[str, str], counts: RowCounts, **options: Any) -> pd.DataFrame:
-    """Return the columns of a CSV file that fits into memory: see :func:`frames`."""
+def read_csv_frame(path: Path, columns: Mapping[str, str], counts: RowCounts, **options: Any) -> pd.DataFrame:
+    """Return the columns of a CSV file that fits into memory: see :func:`iter_csv_frames`."""
     import pandas as pd
 
-    blocks = [block for block in frames(path, columns, counts, **options) if len(block)]
+    blocks = [block for block in iter_csv_frames(path, columns, counts, **options) if len(block)]
     if not blocks:
         raise ValueError(f"{path}: has no rows")
     return pd.concat(blocks, ignore_index=True)
 
 
-def _describe(sentence: str, names: Sequence[str]) -> str:
+def _describe_parser_error(sentence: str, names: Sequence[str]) -> str:
     """Translate the parser's error: rows numbered like lines in an editor, columns by their names."""
     named = re.sub(
         r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'",
@@ -351,7 +352,7 @@ def _describe(sentence: str, names: Sequence[str]) -> str:
     return named if len(named) < 400 else named[:400] + " ..."
 
 
-def csv_fault(error: Exception) -> str:
+def describe_csv_error(error: Exception) -> str:
     """Return what is wrong with a CSV file, from what pandas raised about it."""
     if isinstance(error, UnicodeDecodeError):
         return "must be UTF-8 text"

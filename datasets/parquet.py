@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._files import atomic_write
-from paceline.datasets.frame import UNITS
+from paceline.datasets.frame import COLUMN_UNITS
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-FREE_BYTES, MAX_RATIO = 64 << 20, 200
+FREE_BYTES, MAX_GROWTH = 64 << 20, 200
 """A compressed file of any size may grow to 64 MB while it is read, and a larger one to 200 times its size."""
 
 SCHEMA_VERSION = 1
@@ -33,7 +33,7 @@ def write(frame: pd.DataFrame, about: Mapping[str, object], path: str | Path) ->
 
     path = Path(path)
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    described = json.dumps({"schema_version": SCHEMA_VERSION, "units": UNITS, **about})
+    described = json.dumps({"schema_version": SCHEMA_VERSION, "units": COLUMN_UNITS, **about})
     table = table.replace_schema_metadata({"paceline": described})
     # columns with few distinct values are dictionary-encoded
     measured = [name for name in table.column_names if name not in ("iteration", "worker", "samples")]
@@ -55,16 +55,19 @@ def read(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no trace file {path}")
     frame, metadata = read_frame(path)
-    return frame, _about(metadata)
+    return frame, _parse_metadata(metadata)
 
 
-def _about(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
+def _parse_metadata(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     about = json.loads(metadata.get(b"paceline", b"{}"))
     if not isinstance(about, dict):
         raise ValueError("the file's paceline metadata must be a JSON object")
     version = about.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
-        raise ValueError(f"written with trace schema {version}, but this version of paceline reads {SCHEMA_VERSION}")
+        raise ValueError(
+            f"written with trace schema {version}, but this version of paceline reads schema {SCHEMA_VERSION}: install "
+            "a matching version, or import the original data again"
+        )
     names = about.get("workers", [])
     names_fit = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not isinstance(about.get("meta", {}), dict) or not names_fit:
@@ -74,19 +77,19 @@ def _about(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 def max_bytes(path: Path) -> int:
     """Return the bytes to which a file may grow while it is read: a larger one is an accident or an attack."""
-    return max(FREE_BYTES, MAX_RATIO * path.stat().st_size)
+    return max(FREE_BYTES, MAX_GROWTH * path.stat().st_size)
 
 
 MAX_COLUMNS = 4096
 """Each column costs a millisecond and more, whatever it holds."""
 
-BATCH, BATCH_NUMBERS = 1 << 16, 1 << 21
+BATCH_ROWS, BATCH_VALUES = 1 << 16, 1 << 21
 """Rows that are read at once; of a table with few columns, as many as hold two million numbers."""
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     """Return some columns of a Parquet file; texts are read as dictionaries."""
-    with _checked(path) as file:
+    with _open_checked(path) as file:
         return _read_columns(file, columns, max_bytes(path))
 
 
@@ -95,13 +98,13 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
 
     The metadata of pandas is not obeyed: it may ask for anything.
     """
-    with _checked(path) as file:
+    with _open_checked(path) as file:
         table = _read_columns(file, file.schema_arrow.names, max_bytes(path))
         return table.to_pandas(ignore_metadata=True), file.schema_arrow.metadata or {}
 
 
 @contextmanager
-def _checked(path: Path) -> Iterator[ParquetFile]:
+def _open_checked(path: Path) -> Iterator[ParquetFile]:
     """Open a file whose metadata holds; whatever pyarrow finds wrong with it while it is read is a ValueError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -128,18 +131,18 @@ def _check_metadata(path: Path, file: ParquetFile) -> None:
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     unpacked = sum(max(group.total_byte_size, 0) for group in groups)
     if max(about.num_rows * max(about.num_columns, 1) * 8, unpacked) > limit:
-        raise ValueError(_too_large(limit))
+        raise ValueError(_too_large_message(limit))
 
 
 def _read_columns(file: ParquetFile, columns: Sequence[str], limit: int) -> pa.Table:
     import pyarrow as pa
 
     batches, grown = [], 0
-    rows = max(BATCH, BATCH_NUMBERS // max(file.metadata.num_columns, 1))
+    rows = max(BATCH_ROWS, BATCH_VALUES // max(file.metadata.num_columns, 1))
     for batch in file.iter_batches(rows, columns=list(columns), use_threads=False):
         grown += batch.nbytes
         if grown > limit:
-            raise ValueError(_too_large(limit))
+            raise ValueError(_too_large_message(limit))
         batches.append(batch)
     empty = pa.schema([field for field in file.schema_arrow if field.name in columns])
     schema = batches[0].schema if batches else empty
@@ -160,6 +163,6 @@ def _is_plain(kind: pa.DataType) -> bool:
     return _is_text(kind) or any(is_kind(kind) for is_kind in (*numbers, is_a.is_null, is_a.is_dictionary))
 
 
-def _too_large(limit: int) -> str:
-    times = f"over {MAX_RATIO} times its size"
+def _too_large_message(limit: int) -> str:
+    times = f"over {MAX_GROWTH} times its size"
     return f"grows to more than {limit} bytes in memory, {times}; if that is meant, split it"

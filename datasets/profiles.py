@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline._files import atomic_write
-from paceline.datasets.io import csv_fault
+from paceline.datasets.io import describe_csv_error
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("source", "device", "model", "batch", "seconds", "comm_seconds", "held")
+PROFILE_COLUMNS = ("source", "device", "model", "batch", "seconds", "comm_seconds", "held")
 """Source, device, model, samples, own compute time in s, communication in s, and what was held constant."""
 
-UNCERTAINTY = "uncertainty"
+UNCERTAINTY_COLUMN = "uncertainty"
 """A further column of profiles measured in several passes: half the 95% interval of the median, as a share of it."""
 
-CURVE = ["source", "device", "model", "held"]
+CURVE_COLUMNS = ["source", "device", "model", "held"]
 """The columns that identify a curve."""
 
 
 def read_profiles(path: str | Path) -> pd.DataFrame:
-    r"""Read the batch-time profiles that ``paceline profile`` writes, as a tidy frame with the columns :data:`COLUMNS`.
+    r"""Read the batch-time profiles that ``paceline profile`` writes, as a frame with :data:`PROFILE_COLUMNS`.
 
     Raises
     ------
@@ -55,19 +55,19 @@ def read_profiles(path: str | Path) -> pd.DataFrame:
     try:
         written = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {csv_fault(error)}") from None
-    if missing := [name for name in COLUMNS if name not in written]:
+        raise ValueError(f"{path}: {describe_csv_error(error)}") from None
+    if missing := [name for name in PROFILE_COLUMNS if name not in written]:
         raise ValueError(f"{path}: columns {missing} are missing, it has {list(written)}")
     if written.empty:
         raise ValueError(f"{path}: holds no measurement")
-    table = written[[name for name in (*COLUMNS, UNCERTAINTY) if name in written]].copy()
-    positive = {"batch": True, "seconds": True, "comm_seconds": False, UNCERTAINTY: False}
+    table = written[[name for name in (*PROFILE_COLUMNS, UNCERTAINTY_COLUMN) if name in written]].copy()
+    positive = {"batch": True, "seconds": True, "comm_seconds": False, UNCERTAINTY_COLUMN: False}
     for name in positive.keys() & set(table):
-        table[name] = _numbers(path, table[name], positive=positive[name], required=name == "batch")
+        table[name] = _parse_numbers(path, table[name], positive=positive[name], required=name == "batch")
     return table
 
 
-def _numbers(path: Path, column: pd.Series[str], *, positive: bool, required: bool) -> pd.Series[float]:
+def _parse_numbers(path: Path, column: pd.Series[str], *, positive: bool, required: bool) -> pd.Series[float]:
     """Return cells as numbers, NaN for an empty one."""
     import pandas as pd
 
@@ -83,11 +83,11 @@ def _numbers(path: Path, column: pd.Series[str], *, positive: bool, required: bo
 
 def save_profile(profile: pd.DataFrame, path: str | Path) -> Path:
     """Write a profile as tidy CSV, whole or not at all, and return its path."""
-    missing = [name for name in COLUMNS if name not in profile.columns]
+    missing = [name for name in PROFILE_COLUMNS if name not in profile.columns]
     if missing:
-        raise ValueError(f"profile must have the columns {list(COLUMNS)}, but {missing} are missing")
+        raise ValueError(f"profile must have the columns {list(PROFILE_COLUMNS)}, but {missing} are missing")
     path = Path(path)
-    columns = [name for name in (*COLUMNS, UNCERTAINTY) if name in profile.columns]
+    columns = [name for name in (*PROFILE_COLUMNS, UNCERTAINTY_COLUMN) if name in profile.columns]
     with atomic_write(path) as temporary:
         profile[columns].to_csv(temporary, index=False)
     return path

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.datasets.frame import MEASURED
+from paceline.datasets.frame import MEASURED_COLUMNS
 from paceline.datasets.trace import Trace
 
-RANK = re.compile(
+RANK_PATTERN = re.compile(
     r"(?<![A-Za-z])((?:local_|global_)?(?:rank|worker|node|host|gpu|client|device|proc|process|replica|machine))"
     r"([-_.]?)(\d+)(?!\d)",
     re.IGNORECASE,
@@ -20,18 +20,18 @@ RANK = re.compile(
 """A rank in the name of a file or of its folder."""
 
 
-def job_of(path: Path) -> str:
+def strip_ranks(path: Path) -> str:
     """Return a path without the numbers of ranks in it: the same for all files of a job."""
-    return RANK.sub(r"\1\2#", str(path))
+    return RANK_PATTERN.sub(r"\1\2#", str(path))
 
 
-def rank_of(path: Path) -> str:
+def rank_in_path(path: Path) -> str:
     """Return the rank that a path names; empty if it names none.
 
-    >>> [rank_of(Path(name)) for name in ("log-rank12.txt", "node1/gpu0.csv", "run1.csv")]
+    >>> [rank_in_path(Path(name)) for name in ("log-rank12.txt", "node1/gpu0.csv", "run1.csv")]
     ['12', '1-0', '']
     """
-    return "-".join(found[3] for found in RANK.finditer(str(path)))
+    return "-".join(found[3] for found in RANK_PATTERN.finditer(str(path)))
 
 
 def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Trace:
@@ -41,39 +41,39 @@ def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Trace:
     """
     names = [trace.workers[0] for trace in traces]
     if len(set(names)) < len(names):
-        names = [rank_of(path) for path in paths]
+        names = [rank_in_path(path) for path in paths]
     numbers = [tuple(map(int, re.findall(r"\d+", name))) or (0,) for name in names]
     order = sorted(range(len(names)), key=lambda k: (numbers[k], names[k]))
     traces = [traces[k] for k in order]
     shared = [name for name in traces[0].covariate_names if all(name in trace.covariate_names for trace in traces)]
     panels = {
-        name: _beside([getattr(trace, name) for trace in traces])
-        for name in MEASURED
+        name: _concat_workers([getattr(trace, name) for trace in traces])
+        for name in MEASURED_COLUMNS
         if all(getattr(trace, name) is not None for trace in traces)
     }
     if shared:
-        panels["covariates"] = _beside([np.asarray(trace.covariates_named(shared)) for trace in traces])
+        panels["covariates"] = _concat_workers([np.asarray(trace.covariates_named(shared)) for trace in traces])
     return Trace(
         **panels,
         covariate_names=shared,
         workers=[names[k] for k in order],
-        meta={**traces[0].meta, "job": name_of(paths), **joined_meta(paths)},
+        meta={**traces[0].meta, "job": job_name(paths), **merge_meta(paths)},
     )
 
 
-def joined_meta(paths: Sequence[Path]) -> dict[str, str]:
+def merge_meta(paths: Sequence[Path]) -> dict[str, str]:
     """Return what a trace's ``meta`` says of the files that were joined."""
     return {"joined": f"{len(paths)} files, one for each rank", "source": paths[0].parent.name or paths[0].name}
 
 
-def name_of(paths: Sequence[Path]) -> str:
+def job_name(paths: Sequence[Path]) -> str:
     """Return the name of the job of several files: what they share, or their folder.
 
-    >>> name_of([Path("run/rank0.csv"), Path("run/rank1.csv")]), name_of([Path("a-rank0.log"), Path("a-rank1.log")])
+    >>> job_name([Path("run/rank0.csv"), Path("run/rank1.csv")]), job_name([Path("a-rank0.log"), Path("a-rank1.log")])
     ('run', 'a')
     """
-    stem = RANK.sub("", paths[0].name.split(".")[0]).strip("-_. ")
-    folders = [part for part in paths[0].parent.parts if not RANK.search(part)]
+    stem = RANK_PATTERN.sub("", paths[0].name.split(".")[0]).strip("-_. ")
+    folders = [part for part in paths[0].parent.parts if not RANK_PATTERN.search(part)]
     return stem or (folders[-1] if folders else "ranks")
 
 
@@ -82,7 +82,7 @@ def are_ranks(workers: Sequence[Sequence[str]]) -> bool:
     return len(workers) > 1 and all(len(names) == 1 for names in workers)
 
 
-def _beside(panels: Sequence[Array]) -> Array:
+def _concat_workers(panels: Sequence[Array]) -> Array:
     """Return panels of one worker each, ``[T, 1, ...]``, as one; those that are shorter end in NaN."""
     length = max(map(len, panels))
     pads = [np.full((length - len(one), *one.shape[1:]), np.nan) for one in panels]

@@ -17,16 +17,24 @@ from typing import Any
 
 import numpy as np
 
-from paceline.datasets.columns import advice
-from paceline.datasets.formats import NATIVE, Format, cluster_traces, monitoring, profilers, tables, training_logs
-from paceline.datasets.frame import REQUIRED
-from paceline.datasets.io import delimiter_of, head, header_of
-from paceline.datasets.ranks import are_ranks, job_of, merge_ranks, rank_of
+from paceline.datasets.columns import option_advice
+from paceline.datasets.formats import (
+    NATIVE_FORMAT,
+    Format,
+    cluster_traces,
+    monitoring,
+    profilers,
+    tables,
+    training_logs,
+)
+from paceline.datasets.frame import REQUIRED_COLUMNS
+from paceline.datasets.io import detect_delimiter, parse_header, read_head
+from paceline.datasets.ranks import are_ranks, merge_ranks, rank_in_path, strip_ranks
 from paceline.datasets.trace import Trace
 
 
-def frozen(trace: Trace) -> str:
-    """Return in words for how many iterations all covariates of a worker stand still; empty if they never do.
+def stuck_covariates_note(trace: Trace) -> str:
+    """Return a note on how many iterations all covariates of a worker are stuck in; empty if they never are.
 
     A single covariate that rests, such as used memory, is nothing unusual while others move. A worker whose covariates
     never change has no frozen stretch.
@@ -100,27 +108,27 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
-    for chosen, files in jobs_of(path, format, options=options):
+    for chosen, files in iter_jobs(path, format, options=options):
         yield from read_job(chosen, files, **options)
 
 
-def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[Trace]:
-    """Yield the traces of files of one job, as :func:`jobs_of` puts them together."""
-    known = _options_of(chosen)
+def read_job(format: Format, files: Sequence[Path], **options: Any) -> Iterator[Trace]:  # noqa: A002
+    """Yield the traces of files of one job, as :func:`iter_jobs` puts them together."""
+    known = _option_names(format)
     if unknown := sorted(set(options) - set(known)):
-        raise ValueError(f"format {chosen.name!r} has no option {unknown}; it has {known}")
+        raise ValueError(f"unknown options {unknown} for format {format.name!r}; it accepts {known}")
     try:
-        if not chosen.per_rank or len(files) == 1 or chosen.read is tables.read_csv:
-            traces = chosen.read(files, **options)
+        if not format.per_rank or len(files) == 1 or format.read is tables.read_csv:
+            traces = format.read(files, **options)
         else:
-            of_files = [list(chosen.read([file], **options)) for file in files]
+            of_files = [list(format.read([file], **options)) for file in files]
             traces = (trace for of_file in of_files for trace in of_file)
             if are_ranks([[name for trace in of_file for name in trace.workers] for of_file in of_files]):
                 traces = iter([merge_ranks(list(traces), files)])
         for trace in traces:
             # what the reader was tried on, and frozen covariates
-            meta = dict(trace.meta) if chosen.seen == NATIVE else {"reader_seen": chosen.seen, **trace.meta}
-            if sentence := frozen(trace):
+            meta = dict(trace.meta) if format.seen == NATIVE_FORMAT else {"reader_seen": format.seen, **trace.meta}
+            if sentence := stuck_covariates_note(trace):
                 meta["frozen"] = sentence
             yield trace if meta == trace.meta else replace(trace, meta=meta)
     except (OSError, ImportError):
@@ -128,7 +136,7 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
     except Exception as error:  # of a library below, which does not know the file; pyarrow and pandas raise any kind
         if isinstance(error, ValueError) and any(str(file) in str(error) for file in files):
             raise
-        raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
+        raise ValueError(f"{files[0]}: is not {format.name} as expected: {error}") from error
 
 
 def detect_format(path: str | Path, options: Mapping[str, object] | None = None) -> Format:
@@ -137,29 +145,29 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
     A table of no format is plain CSV if ``options`` name the columns of its workers and iterations.
     """
     path = Path(path)
-    text = head(path)
-    if set(REQUIRED) <= set(header_of(text, delimiter_of(text))):
+    text = read_head(path)
+    if set(REQUIRED_COLUMNS) <= set(parse_header(text, detect_delimiter(text))):
         return FORMATS["csv"]  # the library's own names: no other format has them all
-    names = tables.columns_of(path, text)
+    names = tables.read_column_names(path, text)
     fitting = [one for one in FORMATS.values() if one.matches(path, text)]
-    if options and fitting and not any(set(options) <= set(_options_of(one)) for one in fitting):
+    if options and fitting and not any(set(options) <= set(_option_names(one)) for one in fitting):
         fitting = [one for one in fitting if not tables.is_table_with(names, options)]  # they describe a plain table
     if not fitting and tables.is_table_with(names, options or {}):
-        return FORMATS[tables.kind_of(text)]
+        return FORMATS[tables.table_kind(text)]
     if len(fitting) > 1:
         raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
-    if not fitting and (advice_text := profilers.instead(text)):
+    if not fitting and (advice_text := profilers.suggest_logging(text)):
         raise ValueError(f"{path}: {advice_text}")
     if not fitting:
         what_to_do = (
             "; name its format, one of those that `paceline data list formats` lists; a plain table has columns "
             "worker, iteration, samples and seconds, or options such as --with worker=rank that name them"
         )
-        raise ValueError(f"{path}: matches no known format{advice(names) or what_to_do}")
+        raise ValueError(f"{path}: matches no known format{option_advice(names) or what_to_do}")
     return fitting[0]
 
 
-def jobs_of(
+def iter_jobs(
     path: Path,
     name: str | None = None,
     left_out: Callable[[Path, ValueError], None] = lambda file, why: log.info("left out: %s", why),
@@ -187,7 +195,11 @@ def jobs_of(
             continue
         if name in (None, chosen.name):
             local = file.relative_to(path)
-            job = ("", job_of(local)) if chosen.per_rank and rank_of(local) else (str(local.parent), chosen.job(file))
+            job = (
+                ("", strip_ranks(local))
+                if chosen.per_rank and rank_in_path(local)
+                else (str(local.parent), chosen.job(file))
+            )
             jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
         wanted = "a format that is recognized" if name is None else name
@@ -196,5 +208,5 @@ def jobs_of(
         yield FORMATS[chosen_name], files
 
 
-def _options_of(chosen: Format) -> list[str]:
+def _option_names(chosen: Format) -> list[str]:
     return [name for name, one in inspect.signature(chosen.read).parameters.items() if one.kind is one.KEYWORD_ONLY]

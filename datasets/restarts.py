@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Sizes
 
 
-def runs_of(step_T: Array) -> Sizes:
+def number_runs(step_T: Array) -> Sizes:
     """Return the run that each row belongs to: a step counter that goes back starts a new one."""
     back_T: NDArray[np.bool_] = np.diff(step_T, prepend=step_T[:1]) < 0
     return np.cumsum(back_T, dtype=np.int64)
 
 
-def continued(step_T: Array, run_T: Sizes) -> Array:
+def continue_steps(step_T: Array, run_T: Sizes) -> Array:
     """Return steps that go on where the run before ended, so that no two runs share an iteration."""
     runs = int(run_T.max(initial=0)) + 1
     first_R, last_R = np.full(runs, np.inf), np.full(runs, -np.inf)
@@ -27,14 +27,14 @@ def continued(step_T: Array, run_T: Sizes) -> Array:
     return np.asarray(step_T - first_R[run_T] + begin_R[run_T])
 
 
-def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
+def number_row_runs(worker_N: NDArray[Any], step_N: Array) -> Sizes:
     """Return the run of each row of a table of several workers, in the order in which it was written.
 
     A step that goes back is no restart by itself, as a table may be sorted in any way. A worker that was started again
     writes at least two rows from there, and all of the steps that it had written before, one after the other. Where one
     step back is no such restart, none is claimed.
 
-    >>> runs_of_rows(np.array(["a", "b", "a", "b", "a", "a"]), np.array([0, 0, 1, 1, 0, 1.0]))
+    >>> number_row_runs(np.array(["a", "b", "a", "b", "a", "a"]), np.array([0, 0, 1, 1, 0, 1.0]))
     array([0, 0, 0, 0, 1, 1])
     """
     run_N = np.zeros(len(step_N), dtype=np.int64)
@@ -51,7 +51,7 @@ def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
     for begin, end in pairwise([*begins.tolist(), len(step)]):
         if first_N[begin]:
             begin_of_worker, highest = begin, -np.inf
-        elif not _written_again(step[begin_of_worker:begin], step[begin:end], highest):
+        elif not _repeats_steps(step[begin_of_worker:begin], step[begin:end], highest):
             return run_N
         highest = max(highest, step[end - 1])
     total_N = np.cumsum(back_N)
@@ -59,7 +59,7 @@ def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
     return run_N
 
 
-def _written_again(before: Array, run: Array, highest: float) -> bool:
+def _repeats_steps(before: Array, run: Array, highest: float) -> bool:
     """Return whether a run writes again the steps that it goes back over; the first and last may be cut off."""
     if len(run) < 2:
         return False

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
-KINDS = ("mixed", "noexog", "walk")
+FLEET_KINDS = ("mixed", "noexog", "walk")
 """Kinds of fleets: all effects at once; covariates that explain nothing; speeds that wander and never return."""
 
 
@@ -45,7 +45,7 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
     >>> fleet.meta["source"]
     'synthetic'
     """
-    _, log_speed_TW, cpu_TW, memory_TW = _simulated(kind, workers, iterations, seed)
+    _, log_speed_TW, cpu_TW, memory_TW = _simulate_fleet(kind, workers, iterations, seed)
     return Trace(
         samples=np.full((iterations, workers), 64.0),
         seconds=64.0 / np.exp(log_speed_TW),
@@ -57,26 +57,26 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
 
 def oracle_speed(kind: str, workers: int = 100, iterations: int = 2000, seed: int = 0) -> Array:
     """Return the speeds of the same fleet without noise and spikes, ``[T, W]``: no predictor can beat them."""
-    return np.asarray(np.exp(_simulated(kind, workers, iterations, seed)[0]))
+    return np.asarray(np.exp(_simulate_fleet(kind, workers, iterations, seed)[0]))
 
 
-def _simulated(kind: str, workers: int, iterations: int, seed: int) -> tuple[Array, Array, Array, Array]:
+def _simulate_fleet(kind: str, workers: int, iterations: int, seed: int) -> tuple[Array, Array, Array, Array]:
     """Return log speed without and with noise and spikes, and the two covariates, ``[T, W]`` each."""
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+    if kind not in FLEET_KINDS:
+        raise ValueError(f"kind must be one of {FLEET_KINDS}, got {kind!r}")
     if workers < 1 or iterations < 1:
         raise ValueError(f"workers and iterations must be at least 1, got {workers} and {iterations}")
-    rng = np.random.default_rng([KINDS.index(kind), seed])
+    rng = np.random.default_rng([FLEET_KINDS.index(kind), seed])
     shape = (iterations, workers)
     # the share of the CPU that neighbors leave, in (0, 1]: constant levels with a little jitter
-    level_TW = np.array([1.0, 0.8, 0.5])[_held(rng, shape, 3, 0.03)]
+    level_TW = np.array([1.0, 0.8, 0.5])[_draw_held_values(rng, shape, 3, 0.03)]
     cpu_TW = np.clip(level_TW + rng.normal(0.0, 0.04, shape), 0.05, 1.0)
     # the share of the memory in use, in [0, 1]: it grows and is freed again
     phase_W, period_W = rng.uniform(0.0, 1.0, workers), rng.uniform(50.0, 300.0, workers)
     climbing_TW = np.mod(phase_W + np.arange(iterations)[:, None] / period_W, 1.0)
     memory_TW = np.clip(0.4 + 0.6 * climbing_TW + rng.normal(0.0, 0.02, shape), 0.0, 1.0)
     hardware_W = np.log(100.0) + rng.normal(0.0, 0.5, workers)
-    expected_TW = hardware_W + np.array([0.0, -0.25, -0.7])[_held(rng, shape, 3, 0.01)]
+    expected_TW = hardware_W + np.array([0.0, -0.25, -0.7])[_draw_held_values(rng, shape, 3, 0.01)]
     if kind == "walk":
         expected_TW += np.cumsum(rng.normal(0.0, 0.03, shape), axis=0)
     else:
@@ -93,7 +93,7 @@ def _simulated(kind: str, workers: int, iterations: int, seed: int) -> tuple[Arr
     return expected_TW, expected_TW + noise_TW - spikes_TW, cpu_TW, memory_TW
 
 
-def _held(rng: np.random.Generator, shape: tuple[int, int], count: int, change: float) -> NDArray[np.int64]:
+def _draw_held_values(rng: np.random.Generator, shape: tuple[int, int], count: int, change: float) -> NDArray[np.int64]:
     """Draw one of ``count`` values and hold it until it changes, ``[T, W]``."""
     index_TW = rng.integers(count, size=shape)
     changed_TW = rng.random(shape) < change

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from paceline._arrays import Array
 from paceline.datasets import frame as tidy
 from paceline.datasets import parquet
-from paceline.datasets.frame import LARGEST, MEASURED
+from paceline.datasets.frame import MAX_VALUE, MEASURED_COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,17 +93,19 @@ class Trace:
         workers: Sequence[str] = (),
         meta: Mapping[str, str] | None = None,
     ) -> None:
-        panel = _panel("seconds", seconds)
+        panel = _validate_panel("seconds", seconds)
         shape = panel.shape
         workers = tuple(map(str, workers)) or tuple(map(str, range(shape[1])))
         optional = {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start, "work": work}
         values: dict[str, object] = {
-            "samples": _same_shape("samples", samples, shape),
-            "seconds": _not_negative("seconds", panel),
-            **{name: None if given is None else _same_shape(name, given, shape) for name, given in optional.items()},
-            "covariates": _covariate_panel(covariates, shape, tuple(covariate_names)),
-            "covariate_names": _distinct("covariate_names", tuple(map(str, covariate_names))),
-            "workers": _distinct("workers", workers, expected=shape[1]),
+            "samples": _validate_shape("samples", samples, shape),
+            "seconds": _validate_not_negative("seconds", panel),
+            **{
+                name: None if given is None else _validate_shape(name, given, shape) for name, given in optional.items()
+            },
+            "covariates": _validate_covariates(covariates, shape, tuple(covariate_names)),
+            "covariate_names": _validate_distinct("covariate_names", tuple(map(str, covariate_names))),
+            "workers": _validate_distinct("workers", workers, expected=shape[1]),
             "meta": MappingProxyType({str(k): str(v) for k, v in (meta or {}).items()}),
         }
         for name, value in values.items():
@@ -147,7 +149,7 @@ class Trace:
         columns = [place[name] for name in names]
         panels: dict[str, Any] = {
             name: None if (panel := getattr(self, name)) is None else panel[iterations][:, columns]
-            for name in (*MEASURED, "covariates")
+            for name in (*MEASURED_COLUMNS, "covariates")
         }
         return replace(self, workers=names, **panels)
 
@@ -174,7 +176,7 @@ class Trace:
         0          0      a      8.0      1.0
         1          0      b      8.0      2.0
         """
-        return tidy.frame_of(self)
+        return tidy.trace_to_frame(self)
 
     @classmethod
     def from_frame(
@@ -225,7 +227,9 @@ class Trace:
         >>> Trace.from_frame(frame, columns={"seconds": "duration_ms", "samples": 8}, unit="ms").speed
         array([[32.]])
         """
-        panels = tidy.panels_of(tidy.in_seconds(tidy.renamed(frame, columns or {}), unit, start_unit))
+        panels = tidy.frame_to_panels(
+            tidy.convert_to_seconds(tidy.rename_columns(frame, columns or {}), unit, start_unit)
+        )
         return cls(**{**panels, "meta": {**(meta or {}), **panels["meta"]}})
 
     def save(self, path: str | Path) -> Path:
@@ -264,23 +268,25 @@ class Trace:
         return trace if in_order else trace.select(workers=workers)
 
 
-def _panel(name: str, values: ArrayLike) -> Array:
-    panel = values if _is_frozen(values) else np.array(values, dtype=np.float64)
+def _validate_panel(name: str, values: ArrayLike) -> Array:
+    panel = values if _is_read_only(values) else np.array(values, dtype=np.float64)
     if panel.ndim != 2:
         raise ValueError(f"{name} must have the shape [iterations, workers], got {panel.shape}")
     if 0 in panel.shape:
-        raise ValueError(f"{name} must hold at least one iteration of one worker, got the shape {panel.shape}")
-    return _frozen(panel)
+        raise ValueError(
+            f"{name} must have at least one iteration and one worker, got shape {panel.shape} ([iterations, workers])"
+        )
+    return _make_read_only(panel)
 
 
-def _same_shape(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
-    panel = _panel(name, values)
+def _validate_shape(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
+    panel = _validate_panel(name, values)
     if panel.shape != shape:
         raise ValueError(f"{name} must have the shape of seconds {shape}, got {panel.shape}")
-    return panel if name == "start" else _not_negative(name, panel)
+    return panel if name == "start" else _validate_not_negative(name, panel)
 
 
-def _not_negative(name: str, panel: Array) -> Array:
+def _validate_not_negative(name: str, panel: Array) -> Array:
     bad = (panel < 0) | np.isinf(panel)
     if bad.any():
         k, w = np.argwhere(bad)[0]
@@ -288,31 +294,31 @@ def _not_negative(name: str, panel: Array) -> Array:
             f"{name} must be finite and not negative, got {panel[k, w]} at iteration {k}, worker {w} "
             "(use NaN for a missing report)"
         )
-    if (huge := panel > LARGEST).any():
+    if (huge := panel > MAX_VALUE).any():
         k, w = np.argwhere(huge)[0]
         raise ValueError(
-            f"{name} must be at most {LARGEST:g}, got {panel[k, w]:g} at iteration {k}, worker {w}: no job measures "
+            f"{name} must be at most {MAX_VALUE:g}, got {panel[k, w]:g} at iteration {k}, worker {w}: no job measures "
             "that (check its unit, or use NaN for a missing report)"
         )
     return panel
 
 
-def _covariate_panel(values: ArrayLike | None, shape: tuple[int, ...], names: tuple[str, ...]) -> Array | None:
+def _validate_covariates(values: ArrayLike | None, shape: tuple[int, ...], names: tuple[str, ...]) -> Array | None:
     if values is None or not names:
         if values is not None or names:
-            raise ValueError("covariates and covariate_names go together: give both or neither")
+            raise ValueError("covariates and covariate_names go together: pass both or neither")
         return None
-    panel = values if _is_frozen(values) else np.array(values, dtype=np.float64)
+    panel = values if _is_read_only(values) else np.array(values, dtype=np.float64)
     expected = (*shape, len(names))
     if panel.shape != expected:
         raise ValueError(
             f"covariates must have the shape [iterations, workers, covariates] {expected}, got {panel.shape}"
         )
     infinite = np.isinf(panel)
-    return _frozen(np.where(infinite, np.nan, panel) if infinite.any() else panel)
+    return _make_read_only(np.where(infinite, np.nan, panel) if infinite.any() else panel)
 
 
-def _distinct(name: str, values: tuple[str, ...], expected: int | None = None) -> tuple[str, ...]:
+def _validate_distinct(name: str, values: tuple[str, ...], expected: int | None = None) -> tuple[str, ...]:
     if expected is not None and len(values) != expected:
         raise ValueError(f"{name} must name all {expected} workers, got {len(values)} names")
     if len(set(values)) != len(values):
@@ -321,13 +327,13 @@ def _distinct(name: str, values: tuple[str, ...], expected: int | None = None) -
     return values
 
 
-def _is_frozen(values: ArrayLike) -> TypeGuard[Array]:
+def _is_read_only(values: ArrayLike) -> TypeGuard[Array]:
     """Return whether the owner has made these values read-only, as another trace does: only others are copied."""
     if not isinstance(values, np.ndarray) or values.dtype != np.float64:
         return False
     return values.flags.owndata and not values.flags.writeable
 
 
-def _frozen(panel: Array) -> Array:
+def _make_read_only(panel: Array) -> Array:
     panel.setflags(write=False)
     return panel

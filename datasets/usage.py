@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.datasets.frame import LATEST
+from paceline.datasets.frame import MAX_TIME
 from paceline.datasets.io import RowCounts
 from paceline.datasets.trace import Trace
 
@@ -91,7 +91,7 @@ def speed_from_usage(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class UsageLayout:
     """The content of the rows of a usage format: covariates with their units, in the order of the values.
 
     Rows of a worker within one ``period``, in seconds, are averaged. Times count from 1970 (UTC) or from the start of
@@ -104,7 +104,7 @@ class Layout:
     meta: Mapping[str, str] = field(default_factory=dict)
 
 
-class Rows(NamedTuple):
+class UsageRows(NamedTuple):
     """A block of rows: the worker of each, its time in seconds, ``[N]``, and its values, ``[N, D]``."""
 
     worker: pd.Series
@@ -112,7 +112,7 @@ class Rows(NamedTuple):
     values: Array
 
 
-class Coded(NamedTuple):
+class NumberedRows(NamedTuple):
     """Rows with numbered workers."""
 
     worker: NDArray[np.int64]
@@ -120,10 +120,10 @@ class Coded(NamedTuple):
     values: Array
 
 
-def usage_traces(
+def iter_usage_traces(
     paths: Sequence[Path],
-    blocks: Iterable[Rows],
-    layout: Layout,
+    blocks: Iterable[UsageRows],
+    layout: UsageLayout,
     counts: RowCounts,
     *,
     period: float | None = None,
@@ -135,25 +135,25 @@ def usage_traces(
         raise ValueError(f"period must be a positive number of seconds, got {period}")
     with ExitStack() as stack:
         path = paths[0]
-        buckets = Buckets(paths, len(layout.covariates), stack)
-        names = _bucketed(path, blocks, buckets, layout, counts, workers)
+        buckets = RowBuckets(paths, len(layout.covariates), stack)
+        names = _fill_buckets(path, blocks, buckets, layout, counts, workers)
         if not names:
             raise ValueError(
                 f"{path}: no row with a worker and a time is left: check which columns hold them; dropped: "
-                f"{counts.meta()['dropped']}"
+                f"{counts.to_meta()['dropped']}"
             )
         part = 0
         for bucket in range(buckets.count):
-            rows = _in_order(buckets.rows(bucket), counts)
-            groups = list(_groups_that_fit(path, rows, step, len(layout.covariates)))
+            rows = _sort_rows(buckets.rows(bucket), counts)
+            groups = list(_split_by_size(path, rows, step, len(layout.covariates)))
             for group in groups:
                 part += 1
                 alone = buckets.count == 1 and len(groups) == 1
                 job = paths[0].name.split(".")[0] + ("" if alone else f"-part{part}")
-                yield _trace(job, group, names, step, layout, counts)
+                yield _make_trace(job, group, names, step, layout, counts)
 
 
-class Buckets:
+class RowBuckets:
     """Rows grouped by worker: in memory for a small file, in temporary files for a large one."""
 
     def __init__(self, paths: Sequence[Path], covariates: int, stack: ExitStack) -> None:
@@ -177,19 +177,19 @@ class Buckets:
                 for file in self._files
             ]
 
-    def add(self, rows: Coded) -> None:
+    def add(self, rows: NumberedRows) -> None:
         """Add rows to the buckets of their workers."""
         if self.count == 1:
-            self._parts.append(self._batch(rows, slice(None)))
+            self._parts.append(self._record_batch(rows, slice(None)))
             return
         bucket_N = rows.worker % self.count
         order_N = np.argsort(bucket_N, kind="stable")
         ends = np.searchsorted(bucket_N[order_N], np.arange(self.count + 1))
         for bucket in np.unique(bucket_N):
             chosen = order_N[ends[bucket] : ends[bucket + 1]]
-            self._writers[bucket].write_batch(self._batch(rows, chosen))
+            self._writers[bucket].write_batch(self._record_batch(rows, chosen))
 
-    def rows(self, bucket: int) -> Coded:
+    def rows(self, bucket: int) -> NumberedRows:
         """Return all rows of a bucket, in the order of arrival; afterwards none can be added."""
         import pyarrow as pa
 
@@ -203,9 +203,9 @@ class Buckets:
         values_ND = np.empty((table.num_rows, table.num_columns - 2))
         for d in range(values_ND.shape[1]):
             values_ND[:, d] = table.column(d + 2).to_numpy()
-        return Coded(table.column(0).to_numpy(), table.column(1).to_numpy(), values_ND)
+        return NumberedRows(table.column(0).to_numpy(), table.column(1).to_numpy(), values_ND)
 
-    def _batch(self, rows: Coded, chosen: Any) -> Any:
+    def _record_batch(self, rows: NumberedRows, chosen: Any) -> Any:
         import pyarrow as pa
 
         values = rows.values[chosen]
@@ -213,11 +213,11 @@ class Buckets:
         return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in columns], schema=self._schema)
 
 
-def _bucketed(
+def _fill_buckets(
     path: Path,
-    blocks: Iterable[Rows],
-    buckets: Buckets,
-    layout: Layout,
+    blocks: Iterable[UsageRows],
+    buckets: RowBuckets,
+    layout: UsageLayout,
     counts: RowCounts,
     workers: Sequence[str] | None,
 ) -> list[str]:
@@ -227,37 +227,39 @@ def _bucketed(
     numbers: dict[str, int] = {}
     for block in blocks:
         # times before 1970 or after 2100 are in another unit
-        if layout.since_1970 and (outside_N := (block.time < 0) | (block.time > LATEST)).any():
+        if layout.since_1970 and (outside_N := (block.time < 0) | (block.time > MAX_TIME)).any():
             raise ValueError(
                 f"{path}: times must be seconds between 1970 and 2100, got {block.time[outside_N][0]:.17g}; the unit "
                 "is mixed up"
             )
         known_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
-        counts.rows("rows without worker or time", (~known_N).sum())
+        counts.drop_rows("rows without worker or time", (~known_N).sum())
         if workers is not None:
             wanted_N = block.worker.isin(list(workers)).to_numpy(dtype=bool)
-            counts.rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
+            counts.drop_rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
             known_N &= wanted_N
         code_N, names = pd.factorize(block.worker[known_N])
         number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], dtype=np.int64)
         if len(code_N):
-            buckets.add(Coded(number[code_N], block.time[known_N], block.values[known_N]))
+            buckets.add(NumberedRows(number[code_N], block.time[known_N], block.values[known_N]))
     return list(numbers)
 
 
-def _in_order(rows: Coded, counts: RowCounts) -> Coded:
+def _sort_rows(rows: NumberedRows, counts: RowCounts) -> NumberedRows:
     """Return rows sorted by worker and time; of rows that repeat both, the first counts."""
     came_N = np.argsort(rows.worker, kind="stable")
     same_N = np.diff(rows.worker[came_N]) == 0
-    counts.notes("rows whose time went backwards were put in order", (same_N & (np.diff(rows.time[came_N]) < 0)).sum())
+    counts.count_changed(
+        "rows whose time went backwards were put in order", (same_N & (np.diff(rows.time[came_N]) < 0)).sum()
+    )
     order_N = came_N[np.lexsort((rows.time[came_N], rows.worker[came_N]))]
     worker_N, time_N = rows.worker[order_N], rows.time[order_N]
     first_N = np.concatenate([[True], (np.diff(worker_N) != 0) | (np.diff(time_N) != 0)])[: len(order_N)]
-    counts.rows("repeated rows of a worker and time, of which the first counts", (~first_N).sum())
-    return Coded(worker_N[first_N], time_N[first_N], rows.values[order_N[first_N]])
+    counts.drop_rows("repeated rows of a worker and time, of which the first counts", (~first_N).sum())
+    return NumberedRows(worker_N[first_N], time_N[first_N], rows.values[order_N[first_N]])
 
 
-def _groups_that_fit(path: Path, rows: Coded, step: float, covariates: int) -> Iterator[Coded]:
+def _split_by_size(path: Path, rows: NumberedRows, step: float, covariates: int) -> Iterator[NumberedRows]:
     """Cut rows in the order of their workers into groups whose panels are not too large."""
     if not len(rows.time):
         return
@@ -270,23 +272,25 @@ def _groups_that_fit(path: Path, rows: Coded, step: float, covariates: int) -> I
     if length > max(1_000_000, 4 * len(rows.time)):
         raise ValueError(
             f"{path}: {len(rows.time)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
-            f"{step:g} s: a time or its unit is wrong; if they are right, give a longer period"
+            f"{step:g} s: a time or its unit is wrong; if they are right, set a longer period"
         )
     # at most 3 million numbers in one trace, unless a single worker has more
     fitting = max(1, int(3_000_000 // (int(length) * (covariates + 2))))
     starts = np.flatnonzero(np.concatenate([[True], np.diff(rows.worker) != 0]))[::fitting]
     for start, end in zip(starts, [*starts[1:], len(rows.time)], strict=True):
-        yield Coded(rows.worker[start:end], rows.time[start:end], rows.values[start:end])
+        yield NumberedRows(rows.worker[start:end], rows.time[start:end], rows.values[start:end])
 
 
-def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Layout, counts: RowCounts) -> Trace:
+def _make_trace(
+    job: str, rows: NumberedRows, names: Sequence[str], step: float, layout: UsageLayout, counts: RowCounts
+) -> Trace:
     worker_W, column_N = np.unique(rows.worker, return_inverse=True)
     origin = np.floor(rows.time.min() / step) * step
     row_N = np.floor((rows.time - origin) / step + 1e-3).astype(np.int64)
-    panel_TWD, averaged = _averaged(row_N, column_N, rows.values, len(worker_W))
+    panel_TWD, averaged = _average_groups(row_N, column_N, rows.values, len(worker_W))
     shape = panel_TWD.shape[:2]
     none_TW = np.full(shape, np.nan)
-    counts.notes("rows were averaged with others of their period", averaged)
+    counts.count_changed("rows were averaged with others of their period", averaged)
     start_TW = origin + step * np.arange(shape[0])[:, None] + np.zeros(shape) if layout.since_1970 else None
     return Trace(
         samples=none_TW,
@@ -301,12 +305,12 @@ def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Lay
             "units": "; ".join(f"{name}: {unit}" for name, unit in layout.covariates.items()),
             "period_seconds": f"{step:g}",
             "first_time": f"{origin:.17g} s since {'1970 (UTC)' if layout.since_1970 else 'the beginning of the set'}",
-            **counts.meta(),
+            **counts.to_meta(),
         },
     )
 
 
-def _averaged(
+def _average_groups(
     row_N: NDArray[np.int64], column_N: NDArray[np.int64], values_ND: Array, workers: int
 ) -> tuple[Array, int]:
     """Return the mean of each group's known values, ``[T, W, D]``, and how many rows were averaged with others."""

@@ -16,7 +16,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
-NEARLY_SAME, TOGETHER = 0.02, 4.0
+MAX_WALL_SPREAD, MIN_COMMON_VARIATION = 0.02, 4.0
 """Times are wall times too if they differ by less than the first share, and vary together so many times as much."""
 
 
@@ -63,14 +63,14 @@ class Waiting:
             return ("How much workers wait is unknown: all have the same time in every iteration, waiting included.",)
         if not self.of:
             return ("How much workers wait is unknown: no two workers reported a time in the same iteration.",)
-        total = f"Workers wait {_percent(self.share)} of the computing time for the slowest one."
+        total = f"Workers wait {_format_percent(self.share)} of the computing time for the slowest one."
         if not self.known:
             return (
                 total,
                 "How much of it comes from uneven samples is unknown: no work was recorded beside the times.",
             )
         part = "" if self.iterations == self.of else f", in {self.iterations} of {self.of} iterations"
-        workers, work = _percent(self.from_workers), _percent(self.from_work)
+        workers, work = _format_percent(self.from_workers), _format_percent(self.from_work)
         causes = (
             f"From uneven workers: with equal work, each at its own speed, they would wait {workers}{part}.",
             f"From uneven samples: with the recorded work, all at one speed, they would wait {work}{part}.",
@@ -114,7 +114,7 @@ def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
     several_T = there_TW.sum(axis=1) >= 2
     if not several_T.any():
         return Waiting()
-    share, of = _share(seconds_TW[several_T]), int(several_T.sum())
+    share, of = _waiting_share(seconds_TW[several_T]), int(several_T.sum())
     if work_TW is None:
         return Waiting(share=share, of=of)
     known_T = several_T & ((np.isfinite(work_TW) & (work_TW > 0)) | ~there_TW).all(axis=1)
@@ -124,7 +124,11 @@ def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
     compute_TW = np.nanmean(work_TW, axis=1, keepdims=True) * (seconds_TW / work_TW)
     alike_TW = work_TW * (np.nansum(seconds_TW, axis=1, keepdims=True) / np.nansum(work_TW, axis=1, keepdims=True))
     return Waiting(
-        share=share, from_workers=_share(compute_TW), from_work=_share(alike_TW), iterations=int(known_T.sum()), of=of
+        share=share,
+        from_workers=_waiting_share(compute_TW),
+        from_work=_waiting_share(alike_TW),
+        iterations=int(known_T.sum()),
+        of=of,
     )
 
 
@@ -155,15 +159,16 @@ def are_wall_times(seconds_TW: Array) -> bool:
     mean_T = seconds_TW.mean(axis=1)
     deviation = np.median(np.abs(seconds_TW - mean_T[:, None]))
     return bool(
-        np.median(spread_T) < NEARLY_SAME and np.median(np.abs(mean_T - np.median(mean_T))) > TOGETHER * deviation
+        np.median(spread_T) < MAX_WALL_SPREAD
+        and np.median(np.abs(mean_T - np.median(mean_T))) > MIN_COMMON_VARIATION * deviation
     )
 
 
-def _share(seconds_TW: Array) -> float:
+def _waiting_share(seconds_TW: Array) -> float:
     """Return the share of the time that workers wait for the slowest one."""
     longest_T = np.nanmax(seconds_TW, axis=1)
     return float((longest_T - np.nanmean(seconds_TW, axis=1)).sum() / longest_T.sum())
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.0f}%"

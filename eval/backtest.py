@@ -19,7 +19,7 @@ from paceline.predictors.nested import PredictorAdapter
 from paceline.predictors.protocol import require_predictor
 
 
-def by_name(traces: Iterable[Trace] | Trace) -> dict[str, Trace]:
+def traces_by_name(traces: Iterable[Trace] | Trace) -> dict[str, Trace]:
     """Return the traces by name; refuse two traces of one name, which tables would merge."""
     jobs: dict[str, Trace] = {}
     for trace in [traces] if isinstance(traces, Trace) else traces:
@@ -109,18 +109,18 @@ class Backtest:
     @property
     def rmse(self) -> Array:
         """Root mean squared error of each worker, ``[W]``, in samples/s; NaN for one that never reported."""
-        return np.sqrt(_mean(np.square(self.error)))
+        return np.sqrt(_nanmean(np.square(self.error)))
 
     @property
     def mae(self) -> Array:
         """Mean absolute error of each worker, ``[W]``, in samples/s; NaN for one that never reported."""
-        return _mean(np.abs(self.error))
+        return _nanmean(np.abs(self.error))
 
     @property
     def coverage(self) -> Array:
         """Share of each worker's speeds inside the 90% interval, ``[W]``: 0.9 if the spread is right."""
         inside = (self.low_TW <= self.actual_TW) & (self.actual_TW <= self.high_TW)
-        return _mean(np.where(np.isnan(self.actual_TW), np.nan, inside)[self.warmup :])
+        return _nanmean(np.where(np.isnan(self.actual_TW), np.nan, inside)[self.warmup :])
 
     @property
     def overhead(self) -> float:
@@ -226,7 +226,7 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     )
 
 
-def _mean(values_TW: Array) -> Array:
+def _nanmean(values_TW: Array) -> Array:
     """Return the mean over time of known values, ``[W]``; NaN if there is none."""
     known = np.isfinite(values_TW)
     total = np.where(known, values_TW, 0.0).sum(axis=0)
@@ -276,14 +276,14 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
         )
     if group < 2:
         raise ValueError(f"group must be at least 2 workers, got {group}")
-    members_GM = _grouped(forecast_TW.shape[1], group, np.random.default_rng(seed))
+    members_GM = _draw_groups(forecast_TW.shape[1], group, np.random.default_rng(seed))
     found = [_overheads(forecast_TW[:, members], actual_TW[:, members]) for members in members_GM]
     overhead = np.concatenate(found)
     known = np.isfinite(overhead)
     return float(overhead[known].mean()) if known.any() else float("nan")
 
 
-def _grouped(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw_groups(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the members of each group; workers that do not fill a group are left out of that grouping."""
     size = min(group, workers)
     if size == workers:

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._runtime import map_calls
 from paceline.datasets import Trace
-from paceline.eval.backtest import backtest, by_name
-from paceline.eval.significance import ErrorFigures, Lead, critical_difference, lead, squared
+from paceline.eval.backtest import backtest, traces_by_name
+from paceline.eval.significance import ErrorFigures, Lead, critical_difference, lead_over_jobs, squared_error_figures
 from paceline.predictors import LastValue, Predictor
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BASELINE = "last-value"
+BASELINE_NAME = "last-value"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Leaderboard:
         single worker and ``where`` that worker; ``coverage``, ``overhead`` and ``microseconds`` are means, of workers
         and of traces. ``fit seconds`` is there if it is known for any predictor.
         """
-        table = _summed_up(self.workers, self.jobs, ["predictor"])
+        table = _summarize(self.workers, self.jobs, ["predictor"])
         if self.fit_seconds:
             table["fit seconds"] = table["predictor"].map(self.fit_seconds)
         return table
@@ -66,17 +66,17 @@ class Leaderboard:
     @property
     def per_trace(self) -> pd.DataFrame:
         """One row per trace and predictor, with the same columns, best first within each trace."""
-        return _summed_up(self.workers, self.jobs, ["trace", "predictor"])
+        return _summarize(self.workers, self.jobs, ["trace", "predictor"])
 
-    def lead(self, predictor: str, other: str = BASELINE, *, among: int = 2) -> Lead:
+    def compare(self, predictor: str, other: str = BASELINE_NAME, *, among: int = 2) -> Lead:
         """Return one predictor's RMSE over another's, with its interval, and whether it is significant.
 
         ``among`` is of how many predictors the two were picked as the best and another. Every worker counts as much, so
         a job counts by its workers.
         """
-        sizes = self._workers_of_jobs
+        sizes = self._workers_per_job
         differences = [self.errors[predictor][trace] - self.errors[other][trace] for trace in sizes]
-        return lead(differences, [size / sum(sizes.values()) for size in sizes.values()], among=among)
+        return lead_over_jobs(differences, [size / sum(sizes.values()) for size in sizes.values()], among=among)
 
     def leads(self) -> pd.DataFrame:
         """One row per predictor, best first: whether it is better than the last value, and than the best.
@@ -92,10 +92,10 @@ class Leaderboard:
         ranks = table.rank(axis=1).mean()
         rows = []
         for name in names:
-            over = self.lead(name)
-            behind = self.lead(name, names[0], among=len(names))
+            over = self.compare(name)
+            behind = self.compare(name, names[0], among=len(names))
             row = {"predictor": name, "rmse": over.ratio, "low": over.low, "high": over.high, "p": over.p}
-            than = {"than last-value": "" if name == BASELINE else over.verdict}
+            than = {"than last-value": "" if name == BASELINE_NAME else over.verdict}
             than["than the best"] = "the best" if name == names[0] else behind.verdict
             rows.append({**row, **than, **({"rank": float(ranks[name])} if len(table) > 1 else {})})
         return pd.DataFrame(rows)
@@ -105,7 +105,7 @@ class Leaderboard:
         """Sentences (``note``) that a reader of the tables must know."""
         import pandas as pd
 
-        jobs, predictors = len(self._workers_of_jobs), len(self.overall)
+        jobs, predictors = len(self._workers_per_job), len(self.overall)
         sentences = []
         if jobs > 1 and predictors > 1:
             difference = critical_difference(predictors, jobs)
@@ -115,9 +115,9 @@ class Leaderboard:
         return pd.DataFrame({"note": sentences}, dtype=str)
 
     @property
-    def _workers_of_jobs(self) -> dict[str, int]:
+    def _workers_per_job(self) -> dict[str, int]:
         """Workers that count, by trace."""
-        mine = self.workers[self.workers["predictor"] == BASELINE]
+        mine = self.workers[self.workers["predictor"] == BASELINE_NAME]
         return {str(trace): len(rows) for trace, rows in mine.groupby("trace")}
 
 
@@ -158,10 +158,12 @@ def leaderboard(
     """
     import pandas as pd
 
-    predictors = {BASELINE: LastValue(), **predictors}
-    if not isinstance(predictors[BASELINE], LastValue):
-        raise ValueError(f"the name {BASELINE!r} belongs to the baseline, got {predictors[BASELINE]!r}: rename it")
-    scored = by_name(traces)
+    predictors = {BASELINE_NAME: LastValue(), **predictors}
+    if not isinstance(predictors[BASELINE_NAME], LastValue):
+        raise ValueError(
+            f"the name {BASELINE_NAME!r} belongs to the baseline, got {predictors[BASELINE_NAME]!r}: rename it"
+        )
+    scored = traces_by_name(traces)
     board: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []
     errors: dict[str, dict[str, ErrorFigures]] = {}
@@ -170,14 +172,14 @@ def leaderboard(
     calls = []
     left_out: list[str] = []
     for trace in scored.values():
-        last = backtest(predictors[BASELINE], trace, warmup=warmup)
+        last = backtest(predictors[BASELINE_NAME], trace, warmup=warmup)
         max_scored = max(max_scored, int(last.scored.max(initial=0)))
         counted_W = (last.scored >= min_scored) & (np.nan_to_num(last.rmse) > 0)
         left_out += [f"{trace.name}/{trace.workers[int(w)]}" for w in np.flatnonzero(~counted_W)]
         if counted_W.any():
             errors_of_last = (last.rmse[counted_W], last.mae[counted_W])
             calls += [(name, one, trace, warmup, errors_of_last, counted_W) for name, one in predictors.items()]
-    for rows, job, figures in map_calls(_scores, calls):
+    for rows, job, figures in map_calls(_score_predictor, calls):
         board += rows
         jobs.append(job)
         errors.setdefault(job["predictor"], {})[job["trace"]] = figures
@@ -194,7 +196,7 @@ def leaderboard(
     return Leaderboard(pd.DataFrame(board), pd.DataFrame(jobs), tuple(left_out), fitted_in, errors=errors)
 
 
-def _scores(
+def _score_predictor(
     name: str,
     predictor: Predictor,
     trace: Trace,
@@ -213,10 +215,10 @@ def _scores(
     }
     rows = [about | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     job = about | {"overhead": result.overhead, "microseconds": 1e6 * result.seconds}
-    return rows, job, squared(error_TW, rmse_W)
+    return rows, job, squared_error_figures(error_TW, rmse_W)
 
 
-def _summed_up(workers: pd.DataFrame, jobs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _summarize(workers: pd.DataFrame, jobs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     groups = workers.groupby(by)
     table = groups[["rmse", "mae"]].agg(_geometric_mean)
     worst = workers.loc[groups["rmse"].idxmax()].set_index(by)

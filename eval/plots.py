@@ -10,7 +10,7 @@ import numpy as np
 from paceline._files import atomic_write
 from paceline._require import require
 from paceline._text import to_printable
-from paceline.datasets.profiles import CURVE
+from paceline.datasets.profiles import CURVE_COLUMNS
 from paceline.predictors.curve_fit import curve_seconds, fit_curve
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ def curve_figure(profile: pd.DataFrame, path: str | Path) -> Path:
     require("matplotlib", needed_by="curve_figure", extra="plot")
     from matplotlib.figure import Figure
 
-    curves = list(profile.groupby(CURVE, dropna=False))
+    curves = list(profile.groupby(CURVE_COLUMNS, dropna=False))
     if len(curves) > 6:
         raise ValueError(f"profile must hold at most 6 curves to be drawn, got {len(curves)}: select some")
     figure = Figure(figsize=(7.0, 4.2 * len(curves)), layout="constrained")
     for panel, (names, rows) in zip(np.ravel(figure.subplots(len(curves), 1)), curves, strict=True):
-        _draw(panel, ", ".join(str(name) for name in names if name), rows)
+        _draw_curve(panel, ", ".join(str(name) for name in names if name), rows)
     path = Path(path)
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=130, format=path.suffix.lstrip(".") or "png")
     return path
 
 
-def _draw(panel: Any, title: str, rows: pd.DataFrame) -> None:
+def _draw_curve(panel: Any, title: str, rows: pd.DataFrame) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     size, seconds = (rows[name].to_numpy(dtype=np.float64) for name in ("batch", "seconds"))

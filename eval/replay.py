@@ -19,14 +19,14 @@ from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import waiting
-from paceline.eval.backtest import by_name, require_forecasts, require_warmup
+from paceline.eval.backtest import require_forecasts, require_warmup, traces_by_name
 from paceline.predictors import Curves, Forecast, Predictor, Report
 from paceline.solver import split
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EQUAL, ORACLE = "equal batches", "oracle"
+EQUAL_SCHEME, ORACLE_SCHEME = "equal batches", "oracle"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +93,8 @@ class Replay:
                 "mean": means[name],
                 "p95": float(np.quantile(self.seconds(name), 0.95)),
                 "waiting": waiting(np.stack([iteration.seconds for iteration in iterations]), None).share,
-                "speed-up": means[EQUAL] / means[name],
-                "regret": means[name] / means[ORACLE] - 1.0,
+                "speed-up": means[EQUAL_SCHEME] / means[name],
+                "regret": means[name] / means[ORACLE_SCHEME] - 1.0,
             }
             for name, iterations in self.iterations.items()
         ]
@@ -227,18 +227,18 @@ def replay(
             "select workers that did, or shorten the warm-up"
         )
     recorded = round(trace.samples[complete][0].sum())
-    batch, note = _divisible(trace, recorded) if global_batch is None else (global_batch, "")
+    batch, note = _replay_global_batch(trace, recorded) if global_batch is None else (global_batch, "")
     if batch < len(trace.workers):
         raise ValueError(
             f"global_batch must be at least one sample for each of the {len(trace.workers)} workers, got {batch}"
         )
-    if reserved := sorted({EQUAL, ORACLE} & set(schemes)):
+    if reserved := sorted({EQUAL_SCHEME, ORACLE_SCHEME} & set(schemes)):
         raise ValueError(f"schemes must not use the names {reserved}, which are always in the table: rename them")
     true_curves = None if fixed_seconds is None else partial(curves_at, trace, fixed_seconds)
     everyone: dict[str, SizeScheme] = {
-        EQUAL: EqualBatches(),
+        EQUAL_SCHEME: EqualBatches(),
         **schemes,
-        ORACLE: Oracle(trace.speed, curves, curves_at=true_curves),
+        ORACLE_SCHEME: Oracle(trace.speed, curves, curves_at=true_curves),
     }
     ran = {
         name: list(iter_replay(scheme, trace, global_batch=batch, curves=curves, fixed_seconds=fixed_seconds))
@@ -261,11 +261,11 @@ def replay_all(
     0    oracle      1.73
     1  equal batches      1.00
     """
-    jobs = by_name(traces)
+    jobs = traces_by_name(traces)
     return Replays({name: replay(schemes, job, global_batch=global_batch, warmup=warmup) for name, job in jobs.items()})
 
 
-def _divisible(trace: Trace, recorded: int) -> tuple[int, str]:
+def _replay_global_batch(trace: Trace, recorded: int) -> tuple[int, str]:
     """Return a global batch that can be divided, and what to say if it is not the job's own."""
     workers = len(trace.workers)
     if recorded >= 10 * workers:  # with fewer, the steps of a split are coarser than 10%
@@ -274,7 +274,7 @@ def _divisible(trace: Trace, recorded: int) -> tuple[int, str]:
     batch = 100 * workers
     return batch, (
         f"{trace.name}: replayed with a global batch of {batch}, because the recorded {recorded} cannot be divided "
-        f"finely among {workers} workers; give another with global_batch"
+        f"finely among {workers} workers; pass another global_batch"
     )
 
 
@@ -342,14 +342,16 @@ class Balanced:
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
-        self._checked = _Checked(self.predictor, tuple(workers))
-        self.balancer = LoadBalancer(self._checked, workers=workers, global_batch=global_batch, policy=self.policy)
+        self._checked_predictor = _CheckedPredictor(self.predictor, tuple(workers))
+        self.balancer = LoadBalancer(
+            self._checked_predictor, workers=workers, global_batch=global_batch, policy=self.policy
+        )
         self._report: Report | None = None
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Return the sizes that the balancer plans from the last report."""
         if self._report is not None:
-            self._checked.iteration = iteration
+            self._checked_predictor.iteration = iteration
             self.balancer.step(self._report, covariates)
         return self.balancer.plan.sizes
 
@@ -358,7 +360,7 @@ class Balanced:
         self._report = Report(samples=sizes, seconds=seconds, covariates=covariates)
 
 
-class _Checked:
+class _CheckedPredictor:
     """A predictor whose forecasts are checked against the contract before any decision uses them."""
 
     iteration = 0

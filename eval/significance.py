@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array
 
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """A difference is significant if chance alone gives one as large less often than this."""
 
 
@@ -40,11 +40,11 @@ class Estimate:
         """
         from scipy.fft import dct
 
-        slowest_K = dct(self.moves, norm="ortho")[1 : (cosines or _cosines(len(self.moves))) + 1]
+        slowest_K = dct(self.moves, norm="ortho")[1 : (cosines or _count_cosines(len(self.moves))) + 1]
         return float(np.sqrt(np.square(slowest_K).mean() / len(self.moves))), len(slowest_K)
 
 
-def _cosines(iterations: int) -> int:
+def _count_cosines(iterations: int) -> int:
     return int(max(6, round(0.2 * iterations ** (2 / 3))))  # of fewer, all are taken
 
 
@@ -85,7 +85,7 @@ class Lead:
     @property
     def is_significant(self) -> bool:
         """True if both the test and the interval say that there is a difference."""
-        return self.p < LEVEL and not self.low <= 1.0 <= self.high
+        return self.p < SIGNIFICANCE_LEVEL and not self.low <= 1.0 <= self.high
 
     @property
     def verdict(self) -> str:
@@ -129,23 +129,23 @@ def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
             "error and other_error must both have the shape [iterations, workers], with 20 iterations or more, got "
             f"{error_TW.shape} and {other_TW.shape}"
         )
-    scale_W = np.sqrt(_mean(np.square(error_TW)) + _mean(np.square(other_TW)))
-    return lead([squared(error_TW, scale_W) - squared(other_TW, scale_W)], [1.0])
+    scale_W = np.sqrt(_nanmean(np.square(error_TW)) + _nanmean(np.square(other_TW)))
+    return lead_over_jobs([squared_error_figures(error_TW, scale_W) - squared_error_figures(other_TW, scale_W)], [1.0])
 
 
-def squared(error_TW: Array, scale_W: Array) -> ErrorFigures:
+def squared_error_figures(error_TW: Array, scale_W: Array) -> ErrorFigures:
     """Return the figures of root mean squared errors; each worker's losses are beside its scale, ``[W]``."""
     return ErrorFigures(_log_root_mean(np.square(error_TW)), mean_estimate(np.square(error_TW / scale_W)))
 
 
-def _mean(values_TW: Array) -> Array:
+def _nanmean(values_TW: Array) -> Array:
     there_TW = np.isfinite(values_TW)
     mean_W: Array = np.where(there_TW, values_TW, 0.0).sum(axis=0) / there_TW.sum(axis=0)
     return mean_W
 
 
 def _log_root_mean(loss_TW: Array) -> Estimate:
-    there_TW, mean_W = np.isfinite(loss_TW), _mean(loss_TW)
+    there_TW, mean_W = np.isfinite(loss_TW), _nanmean(loss_TW)
     with np.errstate(divide="ignore", invalid="ignore"):  # a predictor without any error has no scale
         contribution_TW = np.where(there_TW, loss_TW / mean_W - 1.0, 0.0) / there_TW.mean(axis=0)
         return Estimate(float(0.5 * np.log(mean_W).mean()), 0.5 * contribution_TW.mean(axis=1))
@@ -153,12 +153,12 @@ def _log_root_mean(loss_TW: Array) -> Estimate:
 
 def mean_estimate(values_TW: Array) -> Estimate:
     """Return the mean over workers of their means over time."""
-    there_TW, mean_W = np.isfinite(values_TW), _mean(values_TW)
+    there_TW, mean_W = np.isfinite(values_TW), _nanmean(values_TW)
     moves_TW = np.where(there_TW, values_TW - mean_W, 0.0) / there_TW.mean(axis=0)
     return Estimate(float(mean_W.mean()), moves_TW.mean(axis=1))
 
 
-def lead(differences: Sequence[ErrorFigures], weights: Sequence[float], *, among: int = 2) -> Lead:
+def lead_over_jobs(differences: Sequence[ErrorFigures], weights: Sequence[float], *, among: int = 2) -> Lead:
     """Return the lead that differences of two predictors' errors, one for each job, show over jobs of these weights.
 
     ``among`` is the number of predictors of which these two were picked as the best and another: the test is then
@@ -166,14 +166,14 @@ def lead(differences: Sequence[ErrorFigures], weights: Sequence[float], *, among
     """
     logs, losses = [one.log for one in differences], [one.loss for one in differences]
     value, loss = (float(np.dot(weights, [one.value for one in figures])) for figures in (logs, losses))
-    p = _chance(loss, *joined_error(losses, weights), among) if value * loss > 0 else 1.0
+    p = _p_value(loss, *weighted_mean_error(losses, weights), among) if value * loss > 0 else 1.0
     if not np.isfinite(value):
         return Lead(ratio=float(np.exp(value)), low=float(np.exp(value)), high=float(np.exp(value)), p=p)
-    low, high = _interval(logs, weights, value, joined_error(logs, weights)[1])
+    low, high = _bootstrap_interval(logs, weights, value, weighted_mean_error(logs, weights)[1])
     return Lead(ratio=float(np.exp(value)), low=float(np.exp(low)), high=float(np.exp(high)), p=p)
 
 
-def joined_error(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[float, float]:
+def weighted_mean_error(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[float, float]:
     """Return the standard error of a weighted mean over jobs, and its degrees of freedom (Welch, Satterthwaite)."""
     errors, degrees = zip(*(one.error() for one in estimates), strict=True)
     parts = np.square(np.multiply(weights, errors))
@@ -182,7 +182,7 @@ def joined_error(estimates: Sequence[Estimate], weights: Sequence[float]) -> tup
     return float(np.sqrt(parts.sum())), float(parts.sum() ** 2 / (parts**2 / degrees).sum())
 
 
-def _chance(value: float, error: float, degrees: float, among: int) -> float:
+def _p_value(value: float, error: float, degrees: float, among: int) -> float:
     from scipy.stats import studentized_range, t
 
     if error == 0.0:
@@ -192,21 +192,25 @@ def _chance(value: float, error: float, degrees: float, among: int) -> float:
     return float(2 * t.sf(score, degrees) if among == 2 else studentized_range.sf(np.sqrt(2) * score, among, degrees))
 
 
-def _interval(
+def _bootstrap_interval(
     differences: Sequence[Estimate], weights: Sequence[float], value: float, degrees: float
 ) -> tuple[float, float]:
     """Return the ends of the 95% interval, from resampled blocks, widened for how few blocks there are."""
     from scipy.stats import norm, t
 
     rng = np.random.default_rng(0)
-    resampled = sum(weight * _resampled(one.moves, rng) for weight, one in zip(weights, differences, strict=True))
-    high, low = np.quantile(resampled, [1 - LEVEL / 2, LEVEL / 2]) * t.isf(LEVEL / 2, degrees) / norm.isf(LEVEL / 2)
+    resampled = sum(weight * _resample_means(one.moves, rng) for weight, one in zip(weights, differences, strict=True))
+    high, low = (
+        np.quantile(resampled, [1 - SIGNIFICANCE_LEVEL / 2, SIGNIFICANCE_LEVEL / 2])
+        * t.isf(SIGNIFICANCE_LEVEL / 2, degrees)
+        / norm.isf(SIGNIFICANCE_LEVEL / 2)
+    )
     return value - float(high), value - float(low)
 
 
-def _resampled(moves_T: Array, rng: np.random.Generator) -> Array:
+def _resample_means(moves_T: Array, rng: np.random.Generator) -> Array:
     """Return means of iterations drawn in circular blocks, as long as the slowest cosine that counts is."""
-    length = -(-len(moves_T) // (2 * _cosines(len(moves_T))))
+    length = -(-len(moves_T) // (2 * _count_cosines(len(moves_T))))
     blocks = -(-len(moves_T) // length)
     summed = np.concatenate([[0.0], np.cumsum(np.concatenate([moves_T, moves_T[:length]]))])
     # with 2000 resamples, ends of 95% intervals are off by about 3% of their length
@@ -222,5 +226,5 @@ def critical_difference(predictors: int, jobs: int) -> float:
     """
     from scipy.stats import studentized_range
 
-    quantile = studentized_range.isf(LEVEL, predictors, np.inf) / np.sqrt(2)
+    quantile = studentized_range.isf(SIGNIFICANCE_LEVEL, predictors, np.inf) / np.sqrt(2)
     return float(quantile * np.sqrt(predictors * (predictors + 1) / (6 * jobs)))

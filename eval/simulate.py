@@ -21,13 +21,13 @@ from paceline.coordinator.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.profiles import read_profiles
 from paceline.datasets.waiting_time import (
-    NEARLY_SAME,
+    MAX_WALL_SPREAD,
     Waiting,
     has_measured_waiting,
     holds_wall_times,
     waiting_of,
 )
-from paceline.eval.replay import EQUAL, ORACLE, Balanced, replay
+from paceline.eval.replay import EQUAL_SCHEME, ORACLE_SCHEME, Balanced, replay
 from paceline.eval.significance import Estimate
 from paceline.predictors import Auto, BatchTime
 
@@ -40,7 +40,7 @@ MIN_ITERATIONS = 20
 MAX_ITERATIONS, MAX_REPORTS = 1000, 500_000
 """Number of last iterations that are replayed, and of reports of all workers together, which bounds time and memory."""
 
-WARMUP = 50
+WARMUP_ITERATIONS = 50
 """Iterations before the scored ones, at most a quarter of all, so that forecasts have a start."""
 
 
@@ -114,12 +114,12 @@ class Simulation:
         if self.needs_probe:
             low, high = round(100 * self.low), round(100 * self.max_saving)
             what = f"Balancing would save {low} to {high}% of the time, depending on "
-            whose = f"{_named(self.slowest)}'s" if self.slowest else "slow workers'"
+            whose = f"{_worker_label(self.slowest)}'s" if self.slowest else "slow workers'"
             what += f"how much of {whose} extra time follows its batch"
             text = f"If all of it does: {percent(self.max_saving)} (90% interval: up to {percent(self.high)}). The log "
             text += "cannot tell, as each worker's batches have one size."
             return (f"{what}.", text, *more)
-        ends = f"{_rounded(self.low)} to {percent(self.high)}"
+        ends = f"{_format_percent(self.low)} to {percent(self.high)}"
         what = f"Balancing would save {percent(self.saving)} of the time (90% interval: {ends})"
         if not self.pays:
             if self.high >= MIN_SAVING:
@@ -128,7 +128,7 @@ class Simulation:
                 what += ", as it takes about a millisecond of each iteration itself"
             else:
                 what += ", next to nothing"
-        whose = f"; mostly for {_named(self.slowest)}" if self.slowest and self.hindsight >= MIN_SAVING else ""
+        whose = f"; mostly for {_worker_label(self.slowest)}" if self.slowest and self.hindsight >= MIN_SAVING else ""
         bound = f"With all speeds known in advance it would save {percent(self.hindsight)}{whose}."
         return (f"{what}.", bound, *more)
 
@@ -198,16 +198,16 @@ def simulate(
     of_step = trace.meta.get("global_batch", "")
     replayed_batch = int(of_step) if global_batch is None and of_step.isdecimal() else global_batch
     if 0 < int(complete_T.sum()) < MIN_ITERATIONS:
-        found = _steady(trace, replayed_batch, curves, noise)
-        return _about_job(found if curves is not None else _over_all_shares(found), trace, global_batch)
+        found = _simulate_steady(trace, replayed_batch, curves, noise)
+        return _add_job_facts(found if curves is not None else _widen_to_all_shares(found), trace, global_batch)
     work = None if trace.work is None else trace.work[complete_T]
     comm = None if trace.comm_seconds is None else trace.comm_seconds[complete_T]
     job = Trace(
         trace.samples[complete_T], trace.seconds[complete_T], work=work, comm_seconds=comm, workers=trace.workers
     )
-    limit = min(MAX_ITERATIONS + WARMUP, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
-    found = _recorded(job.select(slice(-limit, None)), replayed_batch, curves)
-    return _about_job(found, trace, global_batch)
+    limit = min(MAX_ITERATIONS + WARMUP_ITERATIONS, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
+    found = _simulate_recorded(job.select(slice(-limit, None)), replayed_batch, curves)
+    return _add_job_facts(found, trace, global_batch)
 
 
 def from_speeds(
@@ -223,7 +223,7 @@ def from_speeds(
         raise ValueError(f"speeds must be positive numbers, one for each worker, got {speeds!r}")
     trace = Trace(np.ones((1, len(speed_W))), 1.0 / speed_W[None, :], workers=workers)
     _require_reports(trace, np.array([True]))
-    found = _steady(trace, global_batch, None, noise)
+    found = _simulate_steady(trace, global_batch, None, noise)
     follows = "Assumed: a worker's time follows its batch; balancing saves less where a part of it is fixed."
     return replace(found, job_batch=global_batch, assumed=(*found.assumed, follows))
 
@@ -260,7 +260,7 @@ def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, nois
         w = int(small[0])
         raise ValueError(
             f"an equal share of {share} samples does not fit into the memory of {list(devices)[w]}, whose largest "
-            f"batch is {curves.limit[w]:.0f}: give a smaller global batch"
+            f"batch is {curves.limit[w]:.0f}: pass a smaller global batch"
         )
     one = np.ones((1, len(devices)))
     found = simulate(Trace(one, one, workers=list(devices)), global_batch=global_batch, curves=curves, noise=noise)
@@ -269,7 +269,7 @@ def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, nois
 
 def percent(share: float) -> str:
     """Return a share as people read it."""
-    return f"{_rounded(share)}%"
+    return f"{_format_percent(share)}%"
 
 
 def _require_reports(trace: Trace, complete_T: Mask) -> None:
@@ -291,11 +291,11 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
         w = int(np.argmax(missing_W))
         raise ValueError(
             f"{unknown}all workers must report a speed in the same iteration, and never do; "
-            f"{_named(trace.workers[w])} is missing in {missing_W[w]} of {len(trace)}"
+            f"{_worker_label(trace.workers[w])} is missing in {missing_W[w]} of {len(trace)}"
         )
 
 
-def _about_job(found: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
+def _add_job_facts(found: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
     """Add what only the whole trace knows."""
     accumulate = max(int(trace.meta.get("accumulate", "1")), 1)
     of_step = trace.meta.get("global_batch", "")
@@ -314,7 +314,7 @@ def _about_job(found: Simulation, trace: Trace, global_batch: int | None) -> Sim
     # times so alike that they may be wall times
     seconds_TW = trace.seconds[np.isfinite(trace.seconds).all(axis=1)]
     apart = float(np.median(np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1))) if len(seconds_TW) >= 3 else np.inf
-    if not has_measured_waiting(trace) and apart <= NEARLY_SAME:
+    if not has_measured_waiting(trace) and apart <= MAX_WALL_SPREAD:
         same = f"Workers' times differ by only {percent(apart)}, as those of whole iterations do, whoever is slow"
         assumed = (*assumed, f"Assumed: times are each worker's own, without waiting. {same}.")
     return replace(
@@ -327,19 +327,19 @@ def _about_job(found: Simulation, trace: Trace, global_batch: int | None) -> Sim
     )
 
 
-def _steady(trace: Trace, global_batch: int | None, curves: Curves | None, noise: float) -> Simulation:
+def _simulate_steady(trace: Trace, global_batch: int | None, curves: Curves | None, noise: float) -> Simulation:
     """Simulate workers that keep their mean speeds, with noise that is assumed: half as much and twice as much too."""
     if not 0 <= noise <= 1:
         raise ValueError(f"noise must lie in [0, 1], as a share of the speed, got {noise}")
     speed_W = 1.0 / np.nanmean(1.0 / trace.speed, axis=0)
     # speeds are drawn for 300 iterations, fewer in large jobs
-    iterations = min(300 + WARMUP, max(MAX_REPORTS // len(speed_W), MIN_ITERATIONS))
+    iterations = min(300 + WARMUP_ITERATIONS, max(MAX_REPORTS // len(speed_W), MIN_ITERATIONS))
     noise_TW = np.random.default_rng(0).standard_normal((iterations, len(speed_W)))
     batch = global_batch
     if batch is None and np.nanmax(trace.samples) > 1:
         batch = round(float(np.nansum(np.nanmedian(trace.samples, axis=0))))
     one, half, twice = (
-        _replayed(
+        _replay_job(
             Trace(np.ones_like(noise_TW), np.exp(spread * noise_TW) / speed_W, workers=trace.workers), batch, curves
         )
         for spread in (noise, noise / 2, 2 * noise)
@@ -352,22 +352,22 @@ def _steady(trace: Trace, global_batch: int | None, curves: Curves | None, noise
     return replace(one, low=low, high=high, assumed=(assumed,))
 
 
-def _recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Simulation:
+def _simulate_recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Simulation:
     """Replay a job, with all that its batches of several sizes tell of fixed parts."""
-    paused_TW = pauses(job.seconds)
+    paused_TW = find_pauses(job.seconds)
     busy_TW = job.seconds - paused_TW
-    share = fixed_share(job.samples, busy_TW)
+    share = fit_fixed_share(job.samples, busy_TW)
     if curves is not None or not share.known:
         job = replace(job, seconds=busy_TW)
-        found = _attached(_replayed(job, global_batch, curves, paused_TW=paused_TW), busy_TW + paused_TW)
-        return found if curves is not None else _over_all_shares(found)
+        found = _subtract_overhead(_replay_job(job, global_batch, curves, paused_TW=paused_TW), busy_TW + paused_TW)
+        return found if curves is not None else _widen_to_all_shares(found)
     recorded_TW = np.broadcast_to(share.samples, busy_TW.shape)
     seconds_W = np.median(busy_TW / share.at(job.samples, share.value), axis=0)  # of each worker's own batch
     slow_W = seconds_W > np.median(seconds_W)
     runs = [share.value, np.where(slow_W, share.low, share.high), np.where(slow_W, share.high, share.low)]
     # a time without any part that follows the batch has nothing to solve
     found, best, worst = (
-        _replayed(
+        _replay_job(
             replace(job, samples=recorded_TW, seconds=busy_TW / share.at(job.samples, fixed_W)),
             global_batch,
             None,
@@ -377,10 +377,10 @@ def _recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Si
         for fixed_W in runs
     )
     low, high = min(found.low, best.low, worst.low), max(found.high, best.high, worst.high)
-    return _attached(replace(found, low=low, high=high), job.seconds)
+    return _subtract_overhead(replace(found, low=low, high=high), job.seconds)
 
 
-def _attached(found: Simulation, seconds_TW: Array) -> Simulation:
+def _subtract_overhead(found: Simulation, seconds_TW: Array) -> Simulation:
     """Return what is saved once the time that balancing takes in every iteration is subtracted."""
     # seconds that balancing adds to an iteration: least, usual and most (benchmarks/simulate.md)
     least, usual, most = (seconds / float(seconds_TW.max(axis=1).mean()) for seconds in (0.0004, 0.001, 0.002))
@@ -388,14 +388,14 @@ def _attached(found: Simulation, seconds_TW: Array) -> Simulation:
     return replace(found, saving=saving, max_saving=most_saved, low=found.low - most, high=found.high - least)
 
 
-def _over_all_shares(found: Simulation) -> Simulation:
+def _widen_to_all_shares(found: Simulation) -> Simulation:
     """Return the range of savings over all fixed shares: nothing is saved if all of the time is fixed."""
     if found.high < MIN_SAVING or found.saving < MIN_SAVING / 2:
         return found
     return replace(found, saving=float("nan"), low=min(found.low, 0.0))
 
 
-def _replayed(
+def _replay_job(
     job: Trace,
     global_batch: int | None,
     curves: Curves | None,
@@ -403,13 +403,13 @@ def _replayed(
     fixed_W: Array | None = None,
     paused_TW: Array | None = None,
 ) -> Simulation:
-    workers, warmup = len(job.workers), min(WARMUP, len(job) // 4)
+    workers, warmup = len(job.workers), min(WARMUP_ITERATIONS, len(job) // 4)
     recorded = round(float(np.median(job.samples.sum(axis=1))))
     batch = global_batch if global_batch is not None else recorded if recorded > workers else None
     if batch is not None and batch <= workers:
         raise ValueError(
             f"there is nothing to divide: a global batch of {batch} is at most one sample for each of the {workers} "
-            "workers; give a larger one (--global-batch) to see what balancing would gain with it"
+            "workers; set a larger one (--global-batch) to see what balancing would gain with it"
         )
     multiple = default_batch_multiple(batch, workers) if batch else 1
     limits = [] if curves is None else [int(min(limit, 2**31)) for limit in curves.limit]
@@ -423,14 +423,14 @@ def _replayed(
     exchange = float(np.nanmedian(np.asarray(scored.comm_seconds))) if known else 0.0
     if recorded and fixed_W is None:
         exchange *= replayed.global_batch / recorded
-    equal_T, balanced_T = replayed.seconds(EQUAL) + exchange, replayed.seconds("live") + exchange
-    low, high = _interval(equal_T, balanced_T)
+    equal_T, balanced_T = replayed.seconds(EQUAL_SCHEME) + exchange, replayed.seconds("live") + exchange
+    low, high = _saving_interval(equal_T, balanced_T)
     longest_T = (job.seconds if paused_TW is None else job.seconds + paused_TW).max(axis=1)
     paused = float((longest_T - job.seconds.max(axis=1)).mean())
     computing = float(equal_T.mean()) / (float(equal_T.mean()) + paused)
     saving = computing * float(1.0 - balanced_T.sum() / equal_T.sum())
-    best_T = replayed.seconds(ORACLE) + exchange
-    seconds_TW = np.stack([one.seconds for one in replayed.iterations[EQUAL]])
+    best_T = replayed.seconds(ORACLE_SCHEME) + exchange
+    seconds_TW = np.stack([one.seconds for one in replayed.iterations[EQUAL_SCHEME]])
     times_W = np.bincount(seconds_TW.argmax(axis=1), minlength=workers)
     return Simulation(
         workers=workers,
@@ -446,7 +446,7 @@ def _replayed(
     )
 
 
-def _interval(equal_T: Array, balanced_T: Array) -> tuple[float, float]:
+def _saving_interval(equal_T: Array, balanced_T: Array) -> tuple[float, float]:
     """Return the ends of the interval for the saving of another job that resembles this one and is as long."""
     from scipy.stats import t
 
@@ -460,15 +460,15 @@ def _interval(equal_T: Array, balanced_T: Array) -> tuple[float, float]:
     return 1.0 - ratio - reach, 1.0 - ratio + reach
 
 
-def _rounded(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:.1f}"  # the sum takes the sign off -0.0
 
 
-def _named(worker: str) -> str:
+def _worker_label(worker: str) -> str:
     return f"worker {worker}" if worker.isdigit() else to_printable(worker)
 
 
-def pauses(seconds_TW: Array) -> Array:
+def find_pauses(seconds_TW: Array) -> Array:
     """Return the seconds of each worker's time that are a pause, ``[T, W]``; 0 where there is none."""
     from scipy.ndimage import median_filter
 
@@ -502,7 +502,7 @@ class FixedShare:
         return time_TW
 
 
-def fixed_share(samples_TW: Array, seconds_TW: Array) -> FixedShare:
+def fit_fixed_share(samples_TW: Array, seconds_TW: Array) -> FixedShare:
     """Return how much of each worker's time is fixed, from what its time did when its batch changed.
 
     Each change compares the iterations just before with those just after, so that speeds that drift do not count.

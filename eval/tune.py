@@ -18,7 +18,7 @@ from paceline._require import require
 from paceline._runtime import map_calls
 from paceline.eval.backtest import backtest
 from paceline.predictors import FleetPredictor, LastValue, Training, named
-from paceline.training.fit import fit, held_out_by, held_workers
+from paceline.training.fit import choose_held_out, fit, held_out_predicate
 from paceline.training.sources import Source, TraceSource
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
 }
 """Whole arguments that are tried, and their ranges: beyond, fits on recorded jobs only took longer."""
 
-REAL: Mapping[str, tuple[float, float]] = {
+REAL_RANGES: Mapping[str, tuple[float, float]] = {
     "smoothing": (0.01, 1.0),
     "forgetting": (0.901, 0.9999),  # RLS refuses 0.9 itself
     "learning_rate": (3e-4, 3e-2),
@@ -105,8 +105,8 @@ def tune(
     ImportError
         If Optuna is not installed.
     ValueError
-        If the predictor has no argument to try, nobody is left to compare on, every trial failed, or ``storage`` holds
-        trials on other traces or with other options, whose scores cannot be compared.
+        If the predictor has no argument to try, no worker is left to compare on, every trial failed, or ``storage``
+        holds trials on other traces or with other options, whose scores cannot be compared.
 
     Examples
     --------
@@ -123,16 +123,18 @@ def tune(
     fixed = set(re.findall(r"(\w+)=", name))
     mine = named(name).get_params(deep=False)
     inside = ["learning_rate", "weight_decay"] if "training" in mine else []
-    known = [argument for argument in (*mine, *inside) if argument in (*INTEGER_RANGES, *REAL)]
+    known = [argument for argument in (*mine, *inside) if argument in (*INTEGER_RANGES, *REAL_RANGES)]
     tried = [argument for argument in dict.fromkeys(known) if argument not in fixed]
     if not tried:
-        raise ValueError(f"{name} has no argument that can be tuned; those that can are {[*INTEGER_RANGES, *REAL]}")
+        raise ValueError(
+            f"{name} has no argument that can be tuned; those that can are {[*INTEGER_RANGES, *REAL_RANGES]}"
+        )
     workers = sorted({worker for trace in source for worker in trace.workers})
-    held = sorted(held_workers(hold_out, workers, seed)) or hold_out
+    held = sorted(choose_held_out(hold_out, workers, seed)) or hold_out
     # what makes the scores of two trials comparable
     compared_on = held if isinstance(held, int | float) else sorted(held)
     about = [[fact.digest for fact in source.facts], compared_on, repr(training)]
-    study = _study(storage, name, seed, hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16])
+    study = _open_study(storage, name, seed, hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16])
     while (missing := trials - len(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]))) > 0:
         proposed = [study.ask() for _ in range(min(at_once, missing))]
         for trial in proposed:
@@ -140,9 +142,9 @@ def tune(
                 if argument in INTEGER_RANGES:
                     trial.suggest_int(argument, *INTEGER_RANGES[argument], log=True)
                 else:
-                    trial.suggest_float(argument, *REAL[argument], log=True)
+                    trial.suggest_float(argument, *REAL_RANGES[argument], log=True)
         calls = [(named(name), trial.params, training, source, held, seed) for trial in proposed]
-        for trial, (score, why) in zip(proposed, map_calls(_score, calls), strict=True):
+        for trial, (score, why) in zip(proposed, map_calls(_score_trial, calls), strict=True):
             if why:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 # such as where there are fewer iterations than lags
@@ -156,11 +158,13 @@ def tune(
             on_trial(trial.number, score)
     done = sorted(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]), key=lambda trial: trial.value)
     table = pd.DataFrame([{**trial.params, "score": trial.value} for trial in done])
-    best = _with(named(name), done[0].params, training)
-    return Tuned(best, float(done[0].value), table, _mattered(study, done, tried))
+    best = _with_arguments(named(name), done[0].params, training)
+    return Tuned(best, float(done[0].value), table, _explain_scores(study, done, tried))
 
 
-def _with(predictor: FleetPredictor, arguments: Mapping[str, Any], training: Training | None) -> FleetPredictor:
+def _with_arguments(
+    predictor: FleetPredictor, arguments: Mapping[str, Any], training: Training | None
+) -> FleetPredictor:
     """Return a new predictor of the same kind with these arguments."""
     mine = predictor.get_params(deep=False)
     selected = {name: value for name, value in arguments.items() if name in mine}
@@ -170,7 +174,7 @@ def _with(predictor: FleetPredictor, arguments: Mapping[str, Any], training: Tra
     return type(predictor)(**{**mine, **selected})
 
 
-def _score(
+def _score_trial(
     predictor: FleetPredictor,
     arguments: Mapping[str, Any],
     training: Training | None,
@@ -182,11 +186,13 @@ def _score(
 
     It is the geometric mean over validation workers of the RMSE over the last value's, on their last iterations.
     """
-    is_held, ratios = held_out_by(hold_out, seed), []
+    is_held, ratios = held_out_predicate(hold_out, seed), []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fitted = fit(_with(predictor, arguments, training), source, hold_out=hold_out, seed=seed, warn=False)
+            fitted = fit(
+                _with_arguments(predictor, arguments, training), source, hold_out=hold_out, seed=seed, warn=False
+            )
         for trace in source:
             names = [worker for worker in trace.workers if is_held(worker)]
             # predictors are still learning in the first 20 iterations
@@ -201,7 +207,7 @@ def _score(
     return float(np.exp(np.mean(np.log(np.maximum(ratios, 1e-12))))), ""
 
 
-def _study(storage: str | Path | None, name: str, seed: int, identity: str) -> Any:
+def _open_study(storage: str | Path | None, name: str, seed: int, identity: str) -> Any:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -236,7 +242,7 @@ def _study(storage: str | Path | None, name: str, seed: int, identity: str) -> A
     return study
 
 
-def _mattered(study: Any, done: list[Any], tried: list[str]) -> pd.DataFrame:
+def _explain_scores(study: Any, done: list[Any], tried: list[str]) -> pd.DataFrame:
     import optuna
     import pandas as pd
 

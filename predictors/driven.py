@@ -164,7 +164,7 @@ class DrivenAverages(Averages):
             ratio_K = np.divide(before_K, unit_K, out=np.ones_like(unit_K), where=unit_K > 0.0)
             products_DD[places, places] *= ratio_K[:, None] * ratio_K
             products_DD[places, -1] *= ratio_K
-            usual = max(mean(error_W), MIN_ERROR)  # NaN before the first error
+            usual = max(finite_mean(error_W), MIN_ERROR)  # NaN before the first error
             # a squared effect of 1 costs as much as a quarter of a usual example
             ridge = 0.25 / usual**2 if any_true(weight_W) else 1.0
             penalized_KK = products_DD[places, places] + ridge * np.eye(len(unit_K))

@@ -161,9 +161,9 @@ def fit(
         import torch
 
         if not device.startswith("cuda") or not torch.cuda.is_available():
-            raise ValueError(f"device must be 'cpu', or 'cuda' where torch finds such a device, got {device!r} here")
+            raise ValueError(f"device {device!r} is not available: torch finds no such CUDA device. Use device='cpu'")
     if distributed:
-        _join_processes()
+        _init_process_group()
     if start is not None:
         _start_from(fitted, load_model(start) if isinstance(start, str | Path) else start)
     source = traces if isinstance(traces, Source) else Source(traces, strict=strict)
@@ -176,11 +176,11 @@ def fit(
             stages.add(current.stage)
             show(current)
 
-        is_held = held_out_by(hold_out, seed)
-        summary = TraceSummary.of(_counted(source, report_progress), is_held)
-        held_out = held_workers(hold_out, summary.workers, seed)
+        is_held = held_out_predicate(hold_out, seed)
+        summary = TraceSummary.of(_report_reading(source, report_progress), is_held)
+        held_out = choose_held_out(hold_out, summary.workers, seed)
         if held_out != frozenset(filter(is_held, summary.workers)):  # so few workers that the share was none, or all
-            summary = TraceSummary.of(_counted(source, report_progress), held_out.__contains__)
+            summary = TraceSummary.of(_report_reading(source, report_progress), held_out.__contains__)
         if hold_out and (not held_out or len(held_out) == len(summary.workers)):
             raise ValueError(
                 f"hold_out={hold_out!r} holds out {len(held_out)} of the {len(summary.workers)} workers "
@@ -204,7 +204,7 @@ def fit(
         warnings.warn(
             f"{len(left)} files were left out of the fit: {'; '.join(map(str, left[:3]))}{more}", stacklevel=2
         )
-    logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _since(began))
+    logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _seconds_since(began))
     return fitted
 
 
@@ -223,8 +223,8 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
     fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learned/")})
 
 
-def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:
-    """Return a function that tells whether a worker of this name is held out."""
+def held_out_predicate(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:
+    """Return a predicate: whether a worker of this name is held out."""
     if not isinstance(hold_out, int | float):
         return frozenset(hold_out).__contains__
     # By a digest of the name, so that a worker is on one side in all files, on all days and in all processes.
@@ -232,9 +232,9 @@ def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str],
     return lambda name: _digest(name, seed) < threshold
 
 
-def held_workers(hold_out: float | Collection[str], workers: Collection[str], seed: int) -> frozenset[str]:
+def choose_held_out(hold_out: float | Collection[str], workers: Collection[str], seed: int) -> frozenset[str]:
     """Return the workers that are held out; of a share, some and not all, however few workers there are."""
-    held = frozenset(filter(held_out_by(hold_out, seed), workers))
+    held = frozenset(filter(held_out_predicate(hold_out, seed), workers))
     if isinstance(hold_out, int | float) and hold_out > 0 and len(held) in (0, len(workers)) and len(workers) > 1:
         limit = min(max(round(hold_out * len(workers)), 1), len(workers) - 1)
         return frozenset(sorted(workers, key=lambda name: _digest(name, seed))[:limit])
@@ -245,7 +245,7 @@ def _digest(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big")
 
 
-def _join_processes() -> None:
+def _init_process_group() -> None:
     require("torch", needed_by="fit(..., distributed=True)", extra="torch")
     import torch.distributed as dist
 
@@ -257,14 +257,14 @@ def _join_processes() -> None:
     dist.init_process_group("gloo")
 
 
-def _counted(source: Source, report_progress: Callable[[FitProgress], None]) -> Iterator[Trace]:
+def _report_reading(source: Source, report_progress: Callable[[FitProgress], None]) -> Iterator[Trace]:
     """Yield the traces, and report after each how many were read."""
     began = time.perf_counter()
     for came, trace in enumerate(source, 1):
         yield trace
         done = len(source.facts)
-        report_progress(FitProgress("read", done, max(len(source), done), came / _since(began)))
+        report_progress(FitProgress("read", done, max(len(source), done), came / _seconds_since(began)))
 
 
-def _since(began: float) -> float:
+def _seconds_since(began: float) -> float:
     return max(time.perf_counter() - began, 1e-9)

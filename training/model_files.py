@@ -20,7 +20,7 @@ from paceline.predictors import KINDS, FleetPredictor, Report, Training
 
 FORMAT_VERSION = 1
 
-MAX_HEADER = 4 << 20
+MAX_HEADER_CHARS = 4 << 20
 """Characters of a header: enough for the names of 100,000 workers, and parsed in less than 200 MB."""
 
 
@@ -87,7 +87,7 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}")
-    about, numbers = _read(path)
+    about, numbers = _read_file(path)
     if about["kind"] not in {kind.__name__ for kind in kinds}:
         raise ValueError(
             f"{path}: holds a {about['kind']}, which is not one of {[kind.__name__ for kind in kinds]}; "
@@ -101,20 +101,20 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
         predictor = kind(**arguments)
         text = {name: np.array(value, dtype=np.str_) for name, value in about["text"].items()}
         predictor.load_state_dict({f"learned/{n}": value for n, value in (numbers | text).items()})
-        _try(predictor)
+        _try_on_fleets(predictor)
     except Exception as error:  # anything may go wrong in a constructor that is given anything
         raise ValueError(
-            f"{path}: this model does not fit this version of paceline: {_describe(error)}; fit it again"
+            f"{path}: this model does not fit this version of paceline: {_describe_error(error)}; fit it again"
         ) from error
     return predictor
 
 
 def describe_model(path: str | Path) -> dict[str, Any]:
     """Return a model file's header: kind, format version, configuration and what it was fitted on."""
-    return _read(Path(path))[0]
+    return _read_file(Path(path))[0]
 
 
-def _try(predictor: FleetPredictor) -> None:
+def _try_on_fleets(predictor: FleetPredictor) -> None:
     """Try a copy on small fleets, so that weights of a wrong shape fail here and not during training.
 
     Two sizes are tried because an array of a wrong shape may happen to fit one of them.
@@ -136,7 +136,7 @@ def _try(predictor: FleetPredictor) -> None:
                     )
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -145,25 +145,28 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # numpy lacks some types
         raise ValueError(
-            f"{path}: not a complete model file (truncated, or another format): {_describe(error)}"
+            f"{path}: not a complete model file (truncated, or another format): {_describe_error(error)}"
         ) from error
     if header is None:
         raise ValueError(f"{path}: a safetensors file, but not one that paceline wrote")
-    return _about(path, header), numbers
+    return _parse_header(path, header), numbers
 
 
-def _about(path: Path, header: str) -> dict[str, Any]:
+def _parse_header(path: Path, header: str) -> dict[str, Any]:
     """Return what a header says, once every part of it is of the type that it must have."""
-    if len(header) > MAX_HEADER:
-        raise ValueError(f"{path}: the model's header is longer than {MAX_HEADER} characters; no model needs that")
+    if len(header) > MAX_HEADER_CHARS:
+        raise ValueError(
+            f"{path}: the model's header is longer than {MAX_HEADER_CHARS} characters; no model needs that"
+        )
     try:
         about: dict[str, Any] = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: the model's header is not complete JSON: {_describe(error)}") from error
+        raise ValueError(f"{path}: the model's header is not complete JSON: {_describe_error(error)}") from error
     version = about.get("format_version") if isinstance(about, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path}: written in model format {version!r}, but this version of paceline reads {FORMAT_VERSION}"
+            f"{path}: written with model format {version!r}, but this version of paceline reads format "
+            f"{FORMAT_VERSION}: fit the model again, or install a matching version"
         )
     for name, kind in (("kind", str), ("configuration", dict), ("text", dict), ("fitted_on", str)):
         if not isinstance(about.get(name), kind):
@@ -171,10 +174,12 @@ def _about(path: Path, header: str) -> dict[str, Any]:
     for name, words in about["text"].items():
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ValueError(f"{path}: the model's header must hold a list of texts as {name!r}, got {words!r:.80}")
-        if len(words) * max(map(len, words), default=0) > MAX_HEADER:  # an array gives each the room of the longest
+        if (
+            len(words) * max(map(len, words), default=0) > MAX_HEADER_CHARS
+        ):  # an array gives each the room of the longest
             raise ValueError(f"{path}: the texts {name!r} of the model's header are too long")
     return about
 
 
-def _describe(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error!s:.400}"

@@ -1,6 +1,6 @@
 """Measure how long a training step takes for each batch size, on the device at hand.
 
-You give the model as a function ``make_step(batch_size, device)``, which returns a callable that runs one training step
+Pass the model as a function ``make_step(batch_size, device)``, which returns a callable that runs one training step
 of this batch size: :func:`example` is one.
 """
 
@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from paceline._require import require
-from paceline.datasets.profiles import COLUMNS, UNCERTAINTY
+from paceline.datasets.profiles import PROFILE_COLUMNS, UNCERTAINTY_COLUMN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +58,7 @@ def load_make_step(text: str) -> MakeStep:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    module = _imported(module_name, folder)
+    module = _import_module(module_name, folder)
     if not hasattr(module, function):
         close = difflib.get_close_matches(function, vars(module), n=1)
         hint = f", but it has {close[0]!r}" if close else ""
@@ -69,7 +69,7 @@ def load_make_step(text: str) -> MakeStep:
     return make_step
 
 
-def failure(what: str, error: BaseException, make_step: object = None) -> str:
+def describe_failure(what: str, error: BaseException, make_step: object = None) -> str:
     """Return what failed, with which error, and where in the file of ``make_step``, if known."""
     frames = traceback.extract_tb(error.__traceback__)
     file = getattr(getattr(make_step, "__code__", None), "co_filename", None)
@@ -81,13 +81,13 @@ def failure(what: str, error: BaseException, make_step: object = None) -> str:
     return f"{what} {message}{place}"
 
 
-def _imported(name: str, folder: str) -> ModuleType:
+def _import_module(name: str, folder: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             hint = (
-                f"; give the module's name, not its file: {Path(name).stem}"
+                f"; pass the module's name, not its file: {Path(name).stem}"
                 if name.endswith(".py") or "/" in name
                 else ""
             )
@@ -95,7 +95,7 @@ def _imported(name: str, folder: str) -> ModuleType:
         sentence = f"module {name!r} cannot be imported: {error}"  # the module exists, but one of its imports does not
         raise ModuleNotFoundError(sentence, name=error.name) from error
     except (Exception, SystemExit) as error:  # a script that parses its arguments exits when it is imported
-        raise StepError(failure(f"module {name!r} cannot be imported, it raised", error)) from error
+        raise StepError(describe_failure(f"module {name!r} cannot be imported, it raised", error)) from error
 
 
 logger = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ def profile(
         import torch
 
         if not torch.cuda.is_available():
-            raise ValueError("device must be available to torch, which finds no CUDA device here: use device='cpu'")
+            raise ValueError(f"device {device!r} is not available: torch finds no CUDA device. Use device='cpu'")
         device_name = torch.cuda.get_device_name(torch.device(device))
     visits: dict[int, list[float]] = {}
 
@@ -192,31 +192,40 @@ def profile(
         if not measure(size):
             worked, failed = max((size for size, seconds in visits.items() if seconds), default=0), size
             if not worked:
-                raise ValueError(f"not even a batch of {size} fits into memory: choose smaller sizes")
+                raise ValueError(f"even a batch of {size} does not fit into memory: choose smaller sizes")
             while failed - worked > max(1.0, 0.05 * worked):  # to 5%, or one sample
                 middle = (worked + failed) // 2
                 worked, failed = (middle, failed) if measure(middle) else (worked, middle)
             break
     order = random.Random(0)
     for _ in range(max_passes - 1):
-        uncertain = [size for size, seconds in visits.items() if seconds and not uncertainty(seconds) <= precision]
+        uncertain = [
+            size for size, seconds in visits.items() if seconds and not median_uncertainty(seconds) <= precision
+        ]
         for size in order.sample(uncertain, len(uncertain)):
             measure(size)
     device_model = ("measured", name or device_name, model)
     rows = [
-        (*device_model, float(size), statistics.median(seconds or [math.nan]), math.nan, "", uncertainty(seconds))
+        (
+            *device_model,
+            float(size),
+            statistics.median(seconds or [math.nan]),
+            math.nan,
+            "",
+            median_uncertainty(seconds),
+        )
         for size, seconds in visits.items()
     ]
-    return pd.DataFrame(rows, columns=[*COLUMNS, UNCERTAINTY]).sort_values("batch", ignore_index=True)
+    return pd.DataFrame(rows, columns=[*PROFILE_COLUMNS, UNCERTAINTY_COLUMN]).sort_values("batch", ignore_index=True)
 
 
-def uncertainty(seconds: Sequence[float]) -> float:
+def median_uncertainty(seconds: Sequence[float]) -> float:
     """Return half the 95% interval of the median of independent measurements, as a share of it; NaN of fewer than six.
 
     It lies between the k-th smallest and the k-th largest, where so many fall on one side of the true median with a
     chance of at most 2.5%.
 
-    >>> uncertainty([1.0, 1.02, 0.98, 1.0, 1.04, 0.96, 1.0, 1.0, 7.0])
+    >>> median_uncertainty([1.0, 1.02, 0.98, 1.0, 1.04, 0.96, 1.0, 1.0, 7.0])
     0.03
     """
     count, chance, below = len(seconds), 0.0, -1
@@ -266,7 +275,7 @@ def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, re
     except (Exception, SystemExit) as error:
         if not _is_out_of_memory(error):
             raise RuntimeError(
-                failure(f"make_step({size}, {device!r}), or its step, raised", error, make_step)
+                describe_failure(f"make_step({size}, {device!r}), or its step, raised", error, make_step)
             ) from error
         logger.info("a batch of %d does not fit into memory: %s", size, error)
     finally:

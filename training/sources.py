@@ -17,9 +17,9 @@ from typing import Any, Self
 import numpy as np
 
 from paceline.datasets import Trace
-from paceline.datasets.readers import jobs_of, read_job
+from paceline.datasets.readers import iter_jobs, read_job
 
-Load = Callable[[], Iterator[Trace]]
+LoadTraces = Callable[[], Iterator[Trace]]
 TraceSource = Iterable[Trace | str | Path] | Trace | str | Path
 
 
@@ -47,7 +47,7 @@ class Fact:
     @classmethod
     def of(cls, trace: Trace, file: str = "") -> Self:
         """Return the facts about a trace."""
-        return cls(trace.name, file, len(trace), len(trace.workers), digest_of(trace))
+        return cls(trace.name, file, len(trace), len(trace.workers), trace_digest(trace))
 
 
 class Source:
@@ -88,12 +88,12 @@ class Source:
         self.facts: list[Fact] = []
         self._left_out: dict[str, LeftOut] = {}
         self._usable: dict[int, int] = {}
-        self._read = False
-        self._loads = self._loads_of(traces)
+        self._first_pass_done = False
+        self._loads = self._make_loads(traces)
 
     def __iter__(self) -> Iterator[Trace]:
         """Pass over the traces; the first whole pass finds out what can be read, later ones read the same."""
-        yield from self._again() if self._read else self._first()
+        yield from self._later_pass() if self._first_pass_done else self._first_pass()
 
     def __len__(self) -> int:
         """Return the number of files, or of traces in memory."""
@@ -106,12 +106,12 @@ class Source:
 
     # -- passes --------------------------------------------------------------------------------------------------
 
-    def _first(self) -> Iterator[Trace]:
+    def _first_pass(self) -> Iterator[Trace]:
         self.facts, self._usable = [], {}
         derived: list[Fact] = []
         for place, (file, load) in enumerate(self._loads):
             self._usable[place] = 0
-            for trace in self._readable(file, load):
+            for trace in self._iter_readable(file, load):
                 fact = Fact.of(trace, file)
                 self.facts.append(fact)
                 derived += [fact] if "derived" in trace.meta else []
@@ -125,21 +125,21 @@ class Source:
         if not self.facts:
             why = "".join(f"; {left}" for left in self.left_out[:3])
             raise ValueError(f"traces must hold at least one trace to fit, got none{why}")
-        self._read = True
+        self._first_pass_done = True
 
-    def _again(self) -> Iterator[Trace]:
+    def _later_pass(self) -> Iterator[Trace]:
         for place, (file, load) in enumerate(self._loads):
             if usable := self._usable[place]:
                 with_speed = (trace for trace in load() if _has_speed(trace))
                 for trace in islice(with_speed, usable):
-                    yield _labeled(trace, file)
+                    yield _add_file_name(trace, file)
 
-    def _readable(self, file: str, load: Load) -> Iterator[Trace]:
+    def _iter_readable(self, file: str, load: LoadTraces) -> Iterator[Trace]:
         """Yield the traces of a file up to the first error; what is wrong is raised or noted."""
         try:
             for trace in load():
                 if _has_speed(trace):
-                    yield _labeled(trace, file)
+                    yield _add_file_name(trace, file)
                 else:
                     why = f"trace {trace.name!r} has no speed to fit: all its samples or seconds are missing or 0"
                     if not file:
@@ -157,36 +157,36 @@ class Source:
 
     # -- where traces come from ----------------------------------------------------------------------------------
 
-    def _loads_of(self, traces: TraceSource) -> list[tuple[str, Load]]:
+    def _make_loads(self, traces: TraceSource) -> list[tuple[str, LoadTraces]]:
         if isinstance(traces, str | Path):
-            return self._files(traces)
+            return self._load_files(traces)
         if isinstance(traces, Trace):
             return [("", partial(iter, [traces]))]
         if not isinstance(traces, Iterable) or hasattr(traces, "columns"):  # a frame would yield its columns' names
-            raise _no_trace(traces)
+            raise _not_traces_error(traces)
         if not isinstance(traces, Sequence):  # an iterator, which passes only once
             traces = list(traces)
             if wrong := [one for one in traces if not isinstance(one, Trace)]:
                 raise TypeError(f"an iterator of traces must yield Trace, got {type(wrong[0]).__name__}")
-        loads: list[tuple[str, Load]] = []
+        loads: list[tuple[str, LoadTraces]] = []
         for one in traces:
-            loads += [("", partial(iter, [one]))] if isinstance(one, Trace) else self._files(one)
+            loads += [("", partial(iter, [one]))] if isinstance(one, Trace) else self._load_files(one)
         return loads
 
-    def _files(self, name: str | Path) -> list[tuple[str, Load]]:
+    def _load_files(self, name: str | Path) -> list[tuple[str, LoadTraces]]:
         if not isinstance(name, str | Path):
-            raise _no_trace(name)
+            raise _not_traces_error(name)
         if "://" in str(name):
             scheme = str(name).partition("://")[0]
             raise ValueError(f"traces must be local files or folders, got a {scheme}:// address: download them first")
         path = Path(name)
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {path}")
-        jobs = jobs_of(path, left_out=self._leave_out, options=self.options)
+        jobs = iter_jobs(path, left_out=self._leave_out, options=self.options)
         return [(str(files[0]), partial(read_job, chosen, files, **self.options)) for chosen, files in jobs]
 
 
-def digest_of(trace: Trace) -> str:
+def trace_digest(trace: Trace) -> str:
     """Return a digest of a trace's workers, covariates and numbers: the same in whatever format they are stored."""
     digest = hashlib.sha256(json.dumps([trace.seconds.shape, trace.workers, trace.covariate_names]).encode())
     for panel in (trace.samples, trace.seconds, trace.comm_seconds, trace.covariates):
@@ -199,7 +199,7 @@ def digest_of(trace: Trace) -> str:
     return digest.hexdigest()[:16]
 
 
-def _no_trace(value: object) -> TypeError:
+def _not_traces_error(value: object) -> TypeError:
     return TypeError(
         "traces must be a Trace, a file, a folder, or a list of these, got an object of "
         f"{type(value).__name__}: Trace.from_frame makes a trace of a frame"
@@ -212,6 +212,6 @@ def _has_speed(trace: Trace) -> bool:
     return any((block.speed > 0).any() for block in blocks)
 
 
-def _labeled(trace: Trace, file: str) -> Trace:
+def _add_file_name(trace: Trace, file: str) -> Trace:
     """Return the trace with its file in ``meta``, so that an error can name it."""
     return replace(trace, meta={**trace.meta, "file": file}) if file else trace

@@ -15,8 +15,9 @@ class Format:
 
     ``read`` yields the traces of the files of one job; its parameters after ``paths`` are the format's options, by
     keyword. ``matches`` tells a file by its path and its first 64 kB of text. ``gives`` is ``"speed"`` if iterations or
-    rates were measured. ``seen`` is what it was tried on: ``"real files of NAME"``, or :data:`NATIVE`, :data:`QUOTED`
-    or :data:`MADE`. Files of one folder and one ``job`` are read together; ``per_rank`` ones may be a rank's each.
+    rates were measured. ``seen`` is what it was tried on: ``"real files of NAME"``, or :data:`NATIVE_FORMAT`,
+    :data:`QUOTED_LINES` or :data:`MADE_FILES`. Files of one folder and one ``job`` are read together; ``per_rank`` ones
+    may be a rank's each.
     """
 
     name: str
@@ -30,9 +31,9 @@ class Format:
     per_rank: bool = False
 
 
-NATIVE = "a format of this library"
+NATIVE_FORMAT = "a format of this library"
 
-MADE = "files made in its layout only"
+MADE_FILES = "files made in its layout only"
 """Evidence for a format known from its documentation alone: a real file may differ."""
 
-QUOTED = "lines of real files as public repositories quote them; no whole file"
+QUOTED_LINES = "lines of real files as public repositories quote them; no whole file"

@@ -14,29 +14,38 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.datasets.columns import Arrangement, names_in
-from paceline.datasets.formats import MADE, QUOTED, Format
-from paceline.datasets.formats.tables import require_values, traces_of
-from paceline.datasets.frame import numbers_in
-from paceline.datasets.io import TEXT, RowCounts, frame, head, header_of, json_of, numbered_lines, seconds_since_1970
+from paceline.datasets.columns import ColumnMapping, column_names_in
+from paceline.datasets.formats import MADE_FILES, QUOTED_LINES, Format
+from paceline.datasets.formats.tables import iter_table_traces, require_values
+from paceline.datasets.frame import numeric_column
+from paceline.datasets.io import (
+    TEXT,
+    RowCounts,
+    numbered_lines,
+    parse_header,
+    read_csv_frame,
+    read_head,
+    read_json,
+    seconds_since_1970,
+)
 from paceline.datasets.trace import Trace
-from paceline.datasets.usage import Layout, Rows, usage_traces
+from paceline.datasets.usage import UsageLayout, UsageRows, iter_usage_traces
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-Numbered = tuple[int, list[str]]
+NumberedRow = tuple[int, list[str]]
 
 
 def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the usage of a machine every second, without the first row, which is the mean since boot."""
     for path in paths:
         counts = RowCounts()
-        names, units, rows, began = _dstat(path, counts)
-        values_ND = np.delete(_numbers(path, names, rows), began, axis=0)
-        counts.rows("first row, the mean since the machine booted", len(began))
-        counts.restarts(len(began) - 1)
+        names, units, rows, began = _parse_dstat(path, counts)
+        values_ND = np.delete(_parse_numbers(path, names, rows), began, axis=0)
+        counts.drop_rows("first row, the mean since the machine booted", len(began))
+        counts.count_restarts(len(began) - 1)
         if not len(values_ND):
             raise ValueError(f"{path}: has no row after the mean since boot")
         none_T = np.full((len(values_ND), 1), np.nan)
@@ -50,23 +59,23 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
                 "format": "dstat",
                 "units": "; ".join(f"{name}: {unit}" for name, unit in zip(names, units, strict=True)),
                 "period_seconds": "1",
-                **counts.meta(),
+                **counts.to_meta(),
             },
         )
 
 
-def _dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], list[Numbered], list[int]]:
+def _parse_dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], list[NumberedRow], list[int]]:
     """Return the columns' names and units, the rows, and which rows a start of dstat began with."""
     names: list[str] = []
     units: list[str] = []
     groups: list[str] = []
-    rows: list[Numbered] = []
+    rows: list[NumberedRow] = []
     began: list[int] = []
     within_header = True
     for line, text in numbered_lines(path):
         if "\0" in text:
-            counts.rows("row at the end, cut off by NUL bytes", 1)
-            counts.read(1)
+            counts.drop_rows("row at the end, cut off by NUL bytes", 1)
+            counts.count_read(1)
             break
         cells = next(csv.reader([text]), [])
         within_header |= bool(cells) and cells[0].startswith("Dstat ")
@@ -87,7 +96,7 @@ def _dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], list[Nu
         elif cells:
             rows.append((line, cells))
     began = [k for k in began if k < len(rows)]
-    counts.read(len(rows))
+    counts.count_read(len(rows))
     if not rows:
         raise ValueError(f"{path}: has no rows")
     return names, units, rows, began
@@ -121,17 +130,17 @@ def read_sar(
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
         counts, selected = RowCounts(), False
-        for rows, layout in _sar_parts(path, counts):
+        for rows, layout in _iter_sar_parts(path, counts):
             if workers is None or rows.worker.isin(list(workers)).any():
                 selected = True
-                yield from usage_traces([path], [rows], layout, counts, period=period, workers=workers)
+                yield from iter_usage_traces([path], [rows], layout, counts, period=period, workers=workers)
             else:
-                counts.rows("rows of workers that were not asked for", len(rows.time))
+                counts.drop_rows("rows of workers that were not asked for", len(rows.time))
         if not selected:
             raise ValueError(f"{path}: has no row of the workers {list(workers or ())}")
 
 
-def _sar_part(path: Path, header: Sequence[str], rows: Sequence[Numbered]) -> tuple[Rows, Layout]:
+def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRow]) -> tuple[UsageRows, UsageLayout]:
     """Return the rows under one header of a sadf file."""
     import pandas as pd
 
@@ -140,13 +149,13 @@ def _sar_part(path: Path, header: Sequence[str], rows: Sequence[Numbered]) -> tu
     worker = [row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in rows]
     written = [row[2] for _, row in rows]
     if written[0].replace(".", "", 1).isdigit():
-        time_N = _numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
+        time_N = _parse_numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
     else:
         time_N = seconds_since_1970(path, pd.Series(written), "timestamp", first_row=rows[0][0])
-    values_ND = _numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
-    interval_N = np.abs(_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
-    usage = Rows(pd.Series(worker), time_N, values_ND)
-    layout = Layout(
+    values_ND = _parse_numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
+    interval_N = np.abs(_parse_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
+    usage = UsageRows(pd.Series(worker), time_N, values_ND)
+    layout = UsageLayout(
         covariates=dict.fromkeys(names, "as sar names it"),
         period=float(np.median(np.where(interval_N > 0, interval_N, 1.0))),
         since_1970=True,
@@ -155,23 +164,23 @@ def _sar_part(path: Path, header: Sequence[str], rows: Sequence[Numbered]) -> tu
     return usage, layout
 
 
-def _sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[Rows, Layout]]:
+def _iter_sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[UsageRows, UsageLayout]]:
     header: list[str] = []
-    rows: list[Numbered] = []
+    rows: list[NumberedRow] = []
     has_part = False
     for line, text in numbered_lines(path):
         cells = [cell.strip() for cell in text.split(";")]
         if text.lstrip().startswith("#"):
             if rows:
                 has_part = True
-                yield _sar_part(path, header, rows)
+                yield _parse_sar_part(path, header, rows)
             header, rows = [cells[0].lstrip("# "), *cells[1:]], []
         elif len(cells) > 3 and cells[3].startswith("LINUX-RESTART"):  # may stand above the first header
-            counts.read(1)
-            counts.rows("restarts of the machine", 1)
-            counts.restarts(1)
+            counts.count_read(1)
+            counts.drop_rows("restarts of the machine", 1)
+            counts.count_restarts(1)
         elif text.strip() and header:
-            counts.read(1)
+            counts.count_read(1)
             if len(cells) != len(header):
                 raise ValueError(f"{path}: row {line}: must have {len(header)} cells, got {len(cells)}")
             rows.append((line, cells))
@@ -180,12 +189,12 @@ def _sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[Rows, Layout]]:
                 f"{path}: row {line}: a header such as '# hostname;interval;timestamp;...' must come first"
             )
     if rows:
-        yield _sar_part(path, header, rows)
+        yield _parse_sar_part(path, header, rows)
     elif not has_part:
         raise ValueError(f"{path}: has no rows")
 
 
-def _numbers(path: Path, names: Sequence[str], rows: Sequence[Numbered]) -> Array:
+def _parse_numbers(path: Path, names: Sequence[str], rows: Sequence[NumberedRow]) -> Array:
     """Return cells as numbers, NaN for an empty one; the error for another cell says where it is."""
     values_ND = np.full((len(rows), len(names)), np.nan)
     for n, (line, cells) in enumerate(rows):
@@ -199,12 +208,20 @@ def _numbers(path: Path, names: Sequence[str], rows: Sequence[Numbered]) -> Arra
     return np.where(np.isinf(values_ND), np.nan, values_ND)
 
 
-GPU = ("index", "pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "gpu_serial", "serial")
+GPU_COLUMNS = ("index", "pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "gpu_serial", "serial")
 """Columns that name a GPU, the first that is there names the worker."""
 
-UNIT = re.compile(r"\s*\[([^\]]*)\]$")
-QUERIED = re.compile(r"(utilization|memory|temperature|power|clocks|fan|pcie|encoder|ecc)\.[.\w]+( \[.*\])?")
-MISSING = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "ERR!", "[Insufficient Permissions]")
+UNIT_PATTERN = re.compile(r"\s*\[([^\]]*)\]$")
+QUERY_PATTERN = re.compile(r"(utilization|memory|temperature|power|clocks|fan|pcie|encoder|ecc)\.[.\w]+( \[.*\])?")
+MISSING_WORDS = (
+    "[N/A]",
+    "N/A",
+    "[Not Supported]",
+    "[Unknown Error]",
+    "[GPU is lost]",
+    "ERR!",
+    "[Insufficient Permissions]",
+)
 
 
 def read_nvidia_smi(
@@ -213,16 +230,19 @@ def read_nvidia_smi(
     """Yield the usage of the GPUs of each file; a period is an iteration, by default the median between two rows."""
     for path in paths:
         counts = RowCounts()
-        names = header_of(head(path))
-        table = frame(
-            path, dict.fromkeys(names, TEXT), counts, missing=["", *(f" {word}" for word in MISSING), *MISSING]
+        names = parse_header(read_head(path))
+        table = read_csv_frame(
+            path,
+            dict.fromkeys(names, TEXT),
+            counts,
+            missing=["", *(f" {word}" for word in MISSING_WORDS), *MISSING_WORDS],
         )
         table = table[(table["timestamp"] != "timestamp").to_numpy()]  # a log that was appended to has another header
-        found = next((name for name in GPU if name in names), None)
+        found = next((name for name in GPU_COLUMNS if name in names), None)
         found_W = table[found].str.strip() if found else "0"
         times = seconds_since_1970(path, table["timestamp"], "timestamp")
-        units = {UNIT.sub("", name): match[1] for name in names if (match := UNIT.search(name))}
-        values = _values(path, table.drop(columns=["timestamp", *([found] if found else [])]))
+        units = {UNIT_PATTERN.sub("", name): match[1] for name in names if (match := UNIT_PATTERN.search(name))}
+        values = _numeric_columns(path, table.drop(columns=["timestamp", *([found] if found else [])]))
         rows = values.assign(worker=found_W, start=times, samples=np.nan, seconds=np.nan)
         if workers is not None:
             rows = rows[rows["worker"].isin(list(workers))]
@@ -230,23 +250,23 @@ def read_nvidia_smi(
             raise ValueError(f"{path}: has no row{' of these workers' if workers is not None else ''}")
         between = rows.sort_values("start").groupby("worker")["start"].diff()
         usual = float(between[between > 0].median())
-        arrangement = Arrangement(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
+        arrangement = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
         meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
-        yield from traces_of(path, rows, arrangement, counts, "nvidia_smi", meta=meta)
+        yield from iter_table_traces(path, rows, arrangement, counts, "nvidia_smi", meta=meta)
 
 
-def _values(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+def _numeric_columns(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of numbers, without the units in their cells."""
     found = {}
     for name in table:
         cells = table[name].str.extract(r"^\s*(-?[0-9]+(?:\.[0-9]+)?)\s*(?:%|MiB|W|MHz|C|KB/s|MB/s)?\s*$")[0]
         if cells.isna().all():
             continue
-        found[UNIT.sub("", str(name))] = cells.where(cells.notna(), table[name])
+        found[UNIT_PATTERN.sub("", str(name))] = cells.where(cells.notna(), table[name])
     values = table.iloc[:, :0].assign(**found)
     values.index = values.index + 2  # as an editor counts rows, from the header
     try:
-        return values.assign(**{name: numbers_in(values, name) for name in found}).set_index(table.index)
+        return values.assign(**{name: numeric_column(values, name) for name in found}).set_index(table.index)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -266,24 +286,24 @@ def read_prometheus(
     for path in paths:
         require_values(path, values)
         counts = RowCounts()
-        table = _prometheus_table(path, counts)
+        table = _read_prometheus_table(path, counts)
         steps = np.diff(np.unique(table["start"].to_numpy(dtype=np.float64)))
         if values == "usage":
             table = table.assign(samples=np.nan, seconds=np.nan)  # the values stay as a covariate
-        arrangement = Arrangement(
+        arrangement = ColumnMapping(
             columns={"seconds": "value", "samples": samples} if values == "seconds" else {},
             rate="value" if values == "rate" else None,
             unit=unit,
             period=period or (float(steps.min()) if len(steps) else 1.0),
         )
-        yield from traces_of(path, table, arrangement, counts, "prometheus")
+        yield from iter_table_traces(path, table, arrangement, counts, "prometheus")
 
 
-def _prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
+def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return rows of ``worker``, named by the labels in which series differ, ``start`` and ``value``."""
     import pandas as pd
 
-    series = _series(path)
+    series = _read_series(path)
     labels = dict.fromkeys(label for one in series for label in one["metric"])
     differing = [label for label in labels if len({str(one["metric"].get(label)) for one in series}) > 1]
     rows: dict[str, list[Any]] = {"worker": [], "start": [], "value": []}
@@ -307,12 +327,12 @@ def _prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     if not len(table):
         raise ValueError(f"{path}: has no rows")
-    counts.read(len(table))
+    counts.count_read(len(table))
     return table
 
 
-def _series(path: Path) -> list[dict[str, Any]]:
-    answer = json_of(path, 1 << 29, "query a shorter range")
+def _read_series(path: Path) -> list[dict[str, Any]]:
+    answer = read_json(path, 1 << 29, "query a shorter range")
     data = answer.get("data", answer) if isinstance(answer, dict) else {}
     if not isinstance(data, dict) or data.get("resultType") != "matrix" or not isinstance(data.get("result"), list):
         raise ValueError(
@@ -335,7 +355,7 @@ FORMATS = (
         about="CPU, disk, network, memory, paging and switches of a machine every second (dstat -cdnmgyr --output)",
         files="CSV of dstat",
         gives="usage",
-        seen=QUOTED,
+        seen=QUOTED_LINES,
         read=read_dstat,
         matches=lambda path, head: "dstat" in head[:200].lower() and "CSV output" in head[:200],
     ),
@@ -344,7 +364,7 @@ FORMATS = (
         about="sar's record of a machine, its cores or devices (sadf -d)",
         files="text with the header '# hostname;interval;timestamp;...'",
         gives="usage",
-        seen=QUOTED,
+        seen=QUOTED_LINES,
         read=read_sar,
         matches=lambda path, head: "# hostname;interval;timestamp" in head[:1000],
     ),
@@ -353,19 +373,21 @@ FORMATS = (
         about="usage of the GPUs of a machine (nvidia-smi --query-gpu=timestamp,index,... --format=csv -l 1)",
         files="CSV with the columns timestamp, index and any of those that nvidia-smi lists, with or without units",
         gives="usage",
-        seen=QUOTED,
+        seen=QUOTED_LINES,
         read=read_nvidia_smi,
-        matches=lambda path, head: "timestamp" in header_of(head) and any(map(QUERIED.fullmatch, header_of(head))),
+        matches=lambda path, head: (
+            "timestamp" in parse_header(head) and any(map(QUERY_PATTERN.fullmatch, parse_header(head)))
+        ),
     ),
     Format(
         name="prometheus",
         about="the answer to a range query of Prometheus",
         files="JSON of /api/v1/query_range, with resultType matrix",
         gives="speed or usage",
-        seen=MADE,
+        seen=MADE_FILES,
         read=read_prometheus,
         matches=lambda path, head: (
-            head.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(names_in(head))
+            head.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(column_names_in(head))
         ),
     ),
 )

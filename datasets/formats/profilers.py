@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.datasets.formats import MADE, QUOTED, Format
+from paceline.datasets.formats import MADE_FILES, QUOTED_LINES, Format
 from paceline.datasets.frame import require_dense
-from paceline.datasets.io import RowCounts, json_of, numbered_lines
+from paceline.datasets.io import RowCounts, numbered_lines, read_json
 from paceline.datasets.trace import Trace
 
 # --- Timers of every rank in Megatron-LM's log. Axes: T blocks of the log, W ranks.
 
-BLOCK = re.compile(r"\btimes across ranks \(ms\):")
+BLOCK_PATTERN = re.compile(r"\btimes across ranks \(ms\):")
 
 COMPUTE_TIMERS = ("forward-compute", "backward-compute")
 """Timers of a rank's own work; others hold waiting for other ranks too."""
 
-Timers = dict[str, dict[int, float]]
+TimerSeconds = dict[str, dict[int, float]]
 
 
 def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -30,7 +30,7 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
     for path in paths:
         counts = RowCounts()
         facts: dict[str, str] = {}
-        blocks = list(_blocks(path, counts, facts))
+        blocks = list(_iter_blocks(path, counts, facts))
         ranks = sorted({rank for block in blocks for timer in block.values() for rank in timer})
         if not ranks or any(timer not in block for block in blocks for timer in COMPUTE_TIMERS):
             raise ValueError(
@@ -56,22 +56,22 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
                 "units": f"seconds: {', '.join(timers)}; samples: iterations",
                 "not_timed": "what no timer of a rank's own lists, such as work between the passes",
                 **facts,
-                **counts.meta(),
+                **counts.to_meta(),
             },
         )
 
 
-def _blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterator[Timers]:
-    block: Timers | None = None
+def _iter_blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterator[TimerSeconds]:
+    block: TimerSeconds | None = None
     timer: dict[int, float] | None = None
     for _, line in numbered_lines(path):
         if not line.strip():
             continue
-        counts.read(1)
+        counts.count_read(1)
         # stands beside the timers; the last one counts, as the batch may ramp up
         if batch := re.search(r"\bglobal batch size: +(\d+)", line):
             facts["global_batch"] = batch[1]
-        if BLOCK.search(line):
+        if BLOCK_PATTERN.search(line):
             if block:
                 yield block
             block, timer = {}, None
@@ -80,7 +80,7 @@ def _blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterator[Ti
         elif timer is not None and (timed := re.search(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$", line)):
             timer[int(timed[1])] = float(timed[2])
         else:
-            counts.rows("lines of other kinds", 1)
+            counts.drop_rows("lines of other kinds", 1)
             timer = None
     if block:
         yield block
@@ -96,7 +96,7 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
     counts = RowCounts()
     ranks: dict[int, dict[int, float]] = {}
     for path in paths:
-        rank, steps = _rank(path, counts)
+        rank, steps = _read_rank(path, counts)
         if rank in ranks:
             raise ValueError(
                 f"{path} is a second export of rank {rank}: keep the files of each profile in a separate folder"
@@ -116,26 +116,26 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
             "job": folder.name,
             "format": "torch_profiler",
             "units": "seconds: of a step, without the time in which nothing but collectives ran; samples: steps",
-            **counts.meta(),
+            **counts.to_meta(),
         },
     )
 
 
-def _rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
+def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     """Return the rank of an export, and the seconds of its own work in each step."""
     # an export is read into memory at once
-    export = json_of(path, 1 << 30, "profile fewer steps")
+    export = read_json(path, 1 << 30, "profile fewer steps")
     events = export.get("traceEvents") if isinstance(export, Mapping) else None
     if not isinstance(events, list):
         raise ValueError(f"{path}: must hold a list of traceEvents")
     spans = [one for one in events if _is_span(one)]
-    counts.read(len(spans))
+    counts.count_read(len(spans))
     # the device has spans of the same name
     on_host = [one for one in spans if one.get("cat") == "user_annotation"]
     steps = {
         int(found[1]): one for one in on_host if (found := re.fullmatch(r"ProfilerStep#(\d+)", str(one.get("name"))))
     }
-    collective, computing = (_intervals(spans, is_collective) for is_collective in (True, False))
+    collective, computing = (_span_intervals(spans, is_collective) for is_collective in (True, False))
     if not steps or not len(collective):
         missing = "ProfilerStep (call profiler.step())" if not steps else "kernel of NCCL or RCCL"
         raise ValueError(
@@ -150,18 +150,18 @@ def _rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
             raise ValueError(f"{path}: does not name its rank: rename the files to rank0.json, rank1.json, ...")
         rank = int(named[1])
     return rank, {
-        number: 1e-6 * (one["dur"] - alone(collective, computing, one["ts"], one["ts"] + one["dur"]))
+        number: 1e-6 * (one["dur"] - exclusive_seconds(collective, computing, one["ts"], one["ts"] + one["dur"]))
         for number, one in steps.items()
     }
 
 
-def alone(collective: Array, computing: Array, began: float, ended: float) -> float:
+def exclusive_seconds(collective: Array, computing: Array, began: float, ended: float) -> float:
     """Return for how long collectives ran in a span and nothing else did: the union of both, less what else ran."""
     both = np.concatenate([collective, computing])
-    return _covered(both, began, ended) - _covered(computing, began, ended)
+    return _covered_seconds(both, began, ended) - _covered_seconds(computing, began, ended)
 
 
-def _covered(spans_N2: Array, began: float, ended: float) -> float:
+def _covered_seconds(spans_N2: Array, began: float, ended: float) -> float:
     if not len(spans_N2):
         return 0.0
     spans_N2 = np.clip(spans_N2[np.argsort(spans_N2[:, 0])], began, ended)
@@ -169,7 +169,7 @@ def _covered(spans_N2: Array, began: float, ended: float) -> float:
     return float(np.maximum(spans_N2[:, 1] - np.maximum(spans_N2[:, 0], reached), 0.0).sum())
 
 
-def _intervals(spans: Sequence[Mapping[str, Any]], collective: bool) -> Array:
+def _span_intervals(spans: Sequence[Mapping[str, Any]], collective: bool) -> Array:
     chosen = [
         (one["ts"], one["ts"] + one["dur"])
         for one in spans
@@ -188,7 +188,7 @@ def _is_span(one: object) -> bool:
 
 # --- Scores of the ranks' GPUs, as nvidia-resiliency-ext's straggler detection reports them. Axes: T reports, W ranks.
 
-REPORT = re.compile(r"(?:GPUs relative perf: |\"relative_scores\": ?)\{([^{}]*)\}")
+REPORT_PATTERN = re.compile(r"(?:GPUs relative perf: |\"relative_scores\": ?)\{([^{}]*)\}")
 """The line that its examples print, and the field of the JSON lines that they write."""
 
 
@@ -196,11 +196,11 @@ def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file: a report is an iteration, and a score the speed beside the fastest rank's."""
     for path in paths:
         counts = RowCounts()
-        reports = list(_reports(path, counts))
+        reports = list(_iter_reports(path, counts))
         ranks = sorted({rank for report in reports for rank in report})
         score_TW = np.array([[report.get(rank, np.nan) for rank in ranks] for report in reports])
         bad_TW = ~((score_TW > 0) & (score_TW <= 1))
-        counts.cells("scores that are not in (0, 1]", bad_TW.sum())
+        counts.drop_cells("scores that are not in (0, 1]", bad_TW.sum())
         score_TW = np.where(bad_TW, np.nan, score_TW)
         yield Trace(
             samples=np.where(bad_TW, np.nan, 1.0),
@@ -211,20 +211,20 @@ def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
                 "job": path.name.split(".")[0],
                 "format": "nvrx_scores",
                 "units": "seconds: the fastest rank's time of the same kernels is 1; what is no kernel is not in it",
-                **counts.meta(),
+                **counts.to_meta(),
             },
         )
 
 
-def _reports(path: Path, counts: RowCounts) -> Iterator[dict[int, float]]:
+def _iter_reports(path: Path, counts: RowCounts) -> Iterator[dict[int, float]]:
     found = False
     for line, text in numbered_lines(path):
         if not text.strip():
             continue
-        counts.read(1)
-        report = REPORT.search(text)
+        counts.count_read(1)
+        report = REPORT_PATTERN.search(text)
         if report is None:
-            counts.rows("lines of other kinds", 1)
+            counts.drop_rows("lines of other kinds", 1)
             continue
         found = True
         try:
@@ -241,7 +241,7 @@ def _reports(path: Path, counts: RowCounts) -> Iterator[dict[int, float]]:
 # --- Logs that people have and that do not say how fast each rank is: what to log instead.
 
 
-def instead(text: str) -> str:
+def suggest_logging(text: str) -> str:
     """Return what is wrong with a log, and what to log instead; empty if it is none of these."""
     record = "record busy times instead: paceline record -- <your command>"
     options = "log with --timing-log-level 2 --timing-log-option all"
@@ -272,16 +272,16 @@ FORMATS = (
         about="timers of every rank (Megatron-LM with --timing-log-level 2 --timing-log-option all)",
         files="text; lines of other kinds may stand between",
         gives="speed",
-        seen=MADE,
+        seen=MADE_FILES,
         read=read_megatron,
-        matches=lambda path, head: BLOCK.search(head) is not None,
+        matches=lambda path, head: BLOCK_PATTERN.search(head) is not None,
     ),
     Format(
         name="torch_profiler",
         about="steps of each rank on GPUs (torch.profiler's export_chrome_trace or tensorboard_trace_handler)",
         files="a folder of JSON, one file a rank, with profiler.step() called in each step",
         gives="speed",
-        seen=MADE,
+        seen=MADE_FILES,
         read=read_torch_profiler,
         matches=lambda path, head: '"traceEvents"' in head or '"deviceProperties"' in head,
         job=lambda path: "profile",
@@ -291,8 +291,8 @@ FORMATS = (
         about="relative performance of the ranks' GPUs (nvidia-resiliency-ext, straggler detection)",
         files="text with 'GPUs relative perf: {0: 0.96, ...}', or JSON lines with relative_scores",
         gives="speed",
-        seen=QUOTED,
+        seen=QUOTED_LINES,
         read=read_nvrx,
-        matches=lambda path, head: REPORT.search(head) is not None,
+        matches=lambda path, head: REPORT_PATTERN.search(head) is not None,
     ),
 )

@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from paceline._files import atomic_write
-from paceline.datasets.columns import Arrangement, as_options, names_in, unambiguous, without_texts
-from paceline.datasets.formats import NATIVE, Format
-from paceline.datasets.frame import MEASURED, REQUIRED, in_seconds
+from paceline.datasets.columns import ColumnMapping, column_names_in, drop_text_columns, format_options, infer_options
+from paceline.datasets.formats import NATIVE_FORMAT, Format
+from paceline.datasets.frame import MEASURED_COLUMNS, REQUIRED_COLUMNS, convert_to_seconds
 from paceline.datasets.io import (
-    HEAD,
+    HEAD_BYTES,
     RowCounts,
-    csv_fault,
-    delimiter_of,
-    head,
-    header_of,
+    describe_csv_error,
+    detect_delimiter,
     is_json,
-    json_of,
     numbered_lines,
-    opened,
+    open_bytes,
+    parse_header,
+    read_head,
+    read_json,
 )
 from paceline.datasets.parquet import MAX_COLUMNS, read_frame
-from paceline.datasets.ranks import are_ranks, joined_meta, merge_ranks, name_of, rank_of
-from paceline.datasets.restarts import continued, runs_of_rows
+from paceline.datasets.ranks import are_ranks, job_name, merge_meta, merge_ranks, rank_in_path
+from paceline.datasets.restarts import continue_steps, number_row_runs
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ def read_csv(
         traces = [replace(trace, meta={"job": name, **trace.meta}) for trace, name in loaded]
         yield from [merge_ranks(traces, paths)] if are_ranks([one.workers for one in traces]) else traces
         return
-    found: list[Arranged] = []
+    found: list[MappedTable] = []
     for path in paths:
         counts = RowCounts()
-        guess = guessed(columns_of(path, head(path)), {**columns, **chosen})
+        guess = guess_options(read_column_names(path, read_head(path)), {**columns, **chosen})
         of_guess = {n: float(text) if text.isdecimal() else text for n, text in guess.items() if n != "unit"}
-        with _about(path):
-            arrangement = Arrangement(
+        with _name_file_in_errors(path):
+            arrangement = ColumnMapping(
                 columns={**of_guess, **columns},
                 rate=rate,
                 values=values,
@@ -91,23 +91,23 @@ def read_csv(
                 unit=guess.get("unit", unit),
                 start_unit=start_unit,
             )
-            table = _table(path, counts)
+            table = _read_table(path, counts)
         if guess:
-            log.warning("%s: is read as %s", path, as_options(guess))
-        meta = {"read_as": as_options(guess)} if guess else {}
-        found.append(_arranged(path, table, arrangement, counts, meta))
+            log.warning("%s: is read as %s", path, format_options(guess))
+        meta = {"read_as": format_options(guess)} if guess else {}
+        found.append(_map_table(path, table, arrangement, counts, meta))
     if are_ranks([one.workers for one in found]):
-        yield _joined(found)
+        yield _join_ranks(found)
     else:
-        yield from map(_finished, found)
+        yield from map(_make_trace, found)
 
 
-class Arranged(NamedTuple):
+class MappedTable(NamedTuple):
     """A file's tidy rows, before they are put in order."""
 
     path: Path
     rows: pd.DataFrame
-    arrangement: Arrangement
+    arrangement: ColumnMapping
     counts: RowCounts
     meta: dict[str, str]
 
@@ -117,72 +117,72 @@ class Arranged(NamedTuple):
         return list(map(str, self.rows["worker"].unique())) if "worker" in self.rows else []
 
 
-def traces_of(
+def iter_table_traces(
     path: Path,
     table: pd.DataFrame,
-    arrangement: Arrangement,
+    arrangement: ColumnMapping,
     counts: RowCounts,
     format_name: str,
     meta: Mapping[str, str] | None = None,
 ) -> Iterator[Trace]:
     """Yield the trace of a file's table."""
-    yield _finished(_arranged(path, table, arrangement, counts, {**(meta or {}), "format": format_name}))
+    yield _make_trace(_map_table(path, table, arrangement, counts, {**(meta or {}), "format": format_name}))
 
 
-def _arranged(
-    path: Path, table: pd.DataFrame, arrangement: Arrangement, counts: RowCounts, meta: Mapping[str, str]
-) -> Arranged:
-    with _about(path):
-        rows, texts = without_texts(arrangement.applied(path, table, counts))
+def _map_table(
+    path: Path, table: pd.DataFrame, arrangement: ColumnMapping, counts: RowCounts, meta: Mapping[str, str]
+) -> MappedTable:
+    with _name_file_in_errors(path):
+        rows, texts = drop_text_columns(arrangement.map_table(path, table, counts))
     job = re.split(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)", path.name)[0]
     about = {"job": job, "source": path.name, **meta}
     if texts:
         about["columns_dropped"] = f"{', '.join(texts)}: no numbers"
-    return Arranged(path, rows, arrangement, counts, about)
+    return MappedTable(path, rows, arrangement, counts, about)
 
 
-def _finished(one: Arranged) -> Trace:
-    with _about(one.path):
-        rows, beside, stored = _in_order(one.rows, one.counts), about(one.path), {}
+def _make_trace(one: MappedTable) -> Trace:
+    with _name_file_in_errors(one.path):
+        rows, beside, stored = _merge_restarted_runs(one.rows, one.counts), meta_path(one.path), {}
         if beside.is_file():
-            stored = json_of(beside, 1 << 20, "it is not what paceline wrote")
+            stored = read_json(beside, 1 << 20, "it is not what paceline wrote")
             if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
                 raise ValueError(f"{beside}: must hold a JSON object of texts")
-        meta = {**one.meta, **one.counts.meta(), **stored}
-        if altered := one.counts.sentence():
+        meta = {**one.meta, **one.counts.to_meta(), **stored}
+        if altered := one.counts.summary():
             log.warning("%s: %s", one.path, altered)
         return Trace.from_frame(rows, unit=one.arrangement.unit, start_unit=one.arrangement.start_unit, meta=meta)
 
 
-def _joined(found: Sequence[Arranged]) -> Trace:
+def _join_ranks(found: Sequence[MappedTable]) -> Trace:
     """Return the trace of files of one rank each, by their iterations."""
     import pandas as pd
 
     paths = [one.path for one in found]
     names = [one.workers[0] for one in found]
     if len(set(names)) < len(names):
-        names = [rank_of(path) for path in paths]
+        names = [rank_in_path(path) for path in paths]
     counts = RowCounts()
     for one in found:
         counts.add(one.counts)
-    with _about(paths[0].parent):
+    with _name_file_in_errors(paths[0].parent):
         rows = pd.concat([one.rows.assign(worker=name) for one, name in zip(found, names, strict=True)])
-        meta = {**found[0].meta, "job": name_of(paths), **joined_meta(paths)}
+        meta = {**found[0].meta, "job": job_name(paths), **merge_meta(paths)}
         rows = rows.reset_index(drop=True)
-        return _finished(Arranged(paths[0].parent, rows, found[0].arrangement, counts, meta))
+        return _make_trace(MappedTable(paths[0].parent, rows, found[0].arrangement, counts, meta))
 
 
 def require_values(path: Path, values: str | None) -> None:
     """Raise an error unless the user named what the values of a file are."""
     if values is None:
         raise ValueError(
-            f"{path}: does not say what its values are: give values=seconds (and unit=ms, if so), values=rate or "
+            f"{path}: does not describe its values: pass values=seconds (and unit=ms, if so), values=rate or "
             "values=usage"
         )
 
 
 @contextmanager
-def _about(path: Path) -> Iterator[None]:
+def _name_file_in_errors(path: Path) -> Iterator[None]:
     """Name the file in whatever is wrong with it."""
     try:
         yield
@@ -193,30 +193,30 @@ def _about(path: Path) -> Iterator[None]:
 # --- What kind of table a file holds, and what its columns mean.
 
 
-def kind_of(first: str) -> str:
+def table_kind(first: str) -> str:
     """Return whether a file that begins so is "parquet", "json" or "csv"."""
     return "parquet" if first.startswith("PAR1") else "json" if is_json(first) else "csv"
 
 
-def columns_of(path: Path, first: str) -> list[str]:
+def read_column_names(path: Path, first: str) -> list[str]:
     """Return the names of a table's columns, or of its keys; ``first`` is the beginning of the file."""
     import pyarrow.parquet as pq
 
-    if kind_of(first) != "parquet":
-        return names_in(first)
+    if table_kind(first) != "parquet":
+        return column_names_in(first)
     try:
         return [str(name) for name in pq.read_schema(path).names]
     except Exception:  # pyarrow raises many kinds on damaged files; reading it says what is broken
-        return list(REQUIRED)
+        return list(REQUIRED_COLUMNS)
 
 
-def guessed(names: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
+def guess_options(names: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
     """Return the options that are clear from a table's own columns, where ``options`` leave them open."""
     if {"seconds", "rate", "values", "period", "unit"} & options.keys():
         return {}
-    if set(REQUIRED) <= {str(name) for name in (*names, *options)}:
+    if set(REQUIRED_COLUMNS) <= {str(name) for name in (*names, *options)}:
         return {}
-    return {name: value for name, value in unambiguous(names).items() if name not in options}
+    return {name: value for name, value in infer_options(names).items() if name not in options}
 
 
 def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
@@ -224,17 +224,19 @@ def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
 
     Where they say what was measured, workers and iterations may go without columns.
     """
-    if guessed(names, options) and {one for one in options.values() if isinstance(one, str)} <= set(names):
+    if guess_options(names, options) and {one for one in options.values() if isinstance(one, str)} <= set(names):
         return True
     if {options.get(name, name) for name in ("worker", "iteration")} <= set(names):
         return True
-    columns = {one for name in (*REQUIRED, *MEASURED, "rate") if isinstance(one := options.get(name), str)}
+    columns = {
+        one for name in (*REQUIRED_COLUMNS, *MEASURED_COLUMNS, "rate") if isinstance(one := options.get(name), str)
+    }
     measured = "seconds" in names or any(name in options for name in ("seconds", "rate", "values"))
     return bool(options) and columns <= set(names) and measured
 
 
 def _is_table(kind: str, path: Path, first: str) -> bool:
-    return kind_of(first) == kind and is_table_with(columns_of(path, first), {})
+    return table_kind(first) == kind and is_table_with(read_column_names(path, first), {})
 
 
 def _is_paceline_parquet(path: Path) -> bool:
@@ -250,64 +252,64 @@ def _is_paceline_parquet(path: Path) -> bool:
 # --- The table of a file.
 
 
-def _table(path: Path, counts: RowCounts) -> pd.DataFrame:
+def _read_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return the table in a file of CSV, JSON or Parquet, and count its rows."""
     import pandas as pd
 
-    first = head(path)
-    kind = kind_of(first)
+    first = read_head(path)
+    kind = table_kind(first)
     if kind == "json":
-        return _json_table(path, counts)
+        return _read_json_table(path, counts)
     if kind == "parquet":
         frame = read_frame(path)[0]
         frame = frame[[name for name in frame if not re.fullmatch(r"__index_level_\d+__", str(name))]]  # of pandas
         dates = [name for name in frame if frame[name].dtype.kind == "M" or "datetime" in str(frame[name].dtype)]
-        counts.read(len(frame))
-        return frame.assign(**in_seconds(frame[dates]))
-    delimiter = delimiter_of(first)
-    header = header_of(first, delimiter)
+        counts.count_read(len(frame))
+        return frame.assign(**convert_to_seconds(frame[dates]))
+    delimiter = detect_delimiter(first)
+    header = parse_header(first, delimiter)
     # a first line without end is not a header, and each column costs a millisecond
-    if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
+    if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD_BYTES and not {"\n", "\r"} & set(first)):
         raise ValueError(f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, are read")
     if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
-        raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
+        raise ValueError(f"columns {twice} appear more than once; rename all but one")
     # A decimal comma stands only where commas separate nothing else.
     lines = first.partition("\n")[2]
     decimal = "," if delimiter == ";" and re.search(r"\d,\d", lines) and not re.search(r"\d\.\d", lines) else "."
     try:
-        with opened(path) as file:
+        with open_bytes(path) as file:
             table = pd.read_csv(file, sep=delimiter, decimal=decimal, skipinitialspace=True, index_col=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
-        raise ValueError(csv_fault(error)) from None
-    table = table.rename(columns=_without_mark)
+        raise ValueError(describe_csv_error(error)) from None
+    table = table.rename(columns=_strip_mark)
     texts = [name for name in table if table[name].dtype == object or isinstance(table[name].dtype, pd.StringDtype)]
     for name in texts:
         if any(isinstance(text, str) and text.startswith("'") for text in table[name].unique()):
-            table[name] = table[name].map(_without_mark)
+            table[name] = table[name].map(_strip_mark)
     table.index = pd.RangeIndex(2, len(table) + 2)  # rows are counted as an editor does, from the header
-    counts.read(len(table))
+    counts.count_read(len(table))
     return table
 
 
-def _json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
+def _read_json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return the table in a JSON file. Incomplete lines, such as the last of a killed job, are counted."""
     import pandas as pd
 
-    if _is_lines(head(path)):
-        columns = _columns_of_rows(_objects_in_lines(path, counts))
+    if _is_json_lines(read_head(path)):
+        columns = _columns_of_rows(_iter_json_lines(path, counts))
     else:  # is read into memory at once
-        found = json_of(path, 1 << 29, "write one object a line instead, or CSV")
+        found = read_json(path, 1 << 29, "write one object a line instead, or CSV")
         if isinstance(found, list):
             columns = _columns_of_rows(found)
-        elif isinstance(found, dict) and _is_columns(found):
-            columns = {name: list(map(_cell, column)) for name, column in found.items()}
+        elif isinstance(found, dict) and _is_json_columns(found):
+            columns = {name: list(map(_json_cell, column)) for name, column in found.items()}
         else:
             raise ValueError("must hold lines of objects, a list of objects, or an object of lists, one per column")
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"columns must have one length, got {lengths!r:.200}")
     table = pd.DataFrame(columns)
-    counts.read(len(table))
+    counts.count_read(len(table))
     if not len(table):
         raise ValueError("has no rows")
     if len(table.columns) > MAX_COLUMNS:
@@ -315,21 +317,21 @@ def _json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     return table
 
 
-def _is_lines(text: str) -> bool:
+def _is_json_lines(text: str) -> bool:
     """Return whether JSON holds an object in each line: the first line is an object, and not the whole table."""
     first, _, more = text.lstrip().partition("\n")
     try:
         found = json.loads(first)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and (bool(more.strip()) or not _is_columns(found))
+    return isinstance(found, dict) and (bool(more.strip()) or not _is_json_columns(found))
 
 
-def _is_columns(found: dict[str, Any]) -> bool:
+def _is_json_columns(found: dict[str, Any]) -> bool:
     return bool(found) and all(isinstance(column, list) for column in found.values())
 
 
-def _objects_in_lines(path: Path, counts: RowCounts) -> Iterator[dict[str, Any]]:
+def _iter_json_lines(path: Path, counts: RowCounts) -> Iterator[dict[str, Any]]:
     for _, line in numbered_lines(path):
         if not line.strip():
             continue
@@ -340,8 +342,8 @@ def _objects_in_lines(path: Path, counts: RowCounts) -> Iterator[dict[str, Any]]
         if isinstance(found, dict):
             yield found
         else:
-            counts.read(1)
-            counts.rows("lines that hold no complete JSON object", 1)
+            counts.count_read(1)
+            counts.drop_rows("lines that hold no complete JSON object", 1)
 
 
 def _columns_of_rows(rows: Iterable[Any]) -> dict[str, list[Any]]:
@@ -354,7 +356,7 @@ def _columns_of_rows(rows: Iterable[Any]) -> dict[str, list[Any]]:
         for name, value in row.items():
             column = columns.setdefault(name, [])
             column += [None] * (count - len(column))
-            column.append(_cell(value))
+            column.append(_json_cell(value))
         if len(columns) > MAX_COLUMNS:
             raise ValueError(f"has more than {MAX_COLUMNS} columns; at most these are read")
         count += 1
@@ -363,7 +365,7 @@ def _columns_of_rows(rows: Iterable[Any]) -> dict[str, list[Any]]:
     return columns
 
 
-def _cell(value: Any) -> Any:
+def _json_cell(value: Any) -> Any:
     """Return a number, a text or nothing as it is; a list or an object, and a number beyond float64, as text."""
     if isinstance(value, bool) or value is None:
         return value
@@ -375,7 +377,7 @@ def _cell(value: Any) -> Any:
 # --- Rows in order: without repetitions, and a job that was started again after its first run.
 
 
-def _in_order(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
+def _merge_restarted_runs(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     """Drop rows that were written twice, and let a job that was started again go on after its first run."""
     import pandas as pd
 
@@ -388,13 +390,13 @@ def _in_order(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     code_N = pd.factorize(table["worker"])[0]  # names would be wider than numbers
     again_N = table.duplicated(key).to_numpy()
     if again_N.any():
-        run_N = runs_of_rows(code_N, step_N)
+        run_N = number_row_runs(code_N, step_N)
         twice_N = table.duplicated().to_numpy(copy=True)
         if not run_N.any() or 2 * twice_N.sum() > again_N.sum():
-            counts.rows("rows that repeat another one exactly", twice_N.sum())
-            twice_N |= _without_time(table[~twice_N], key, counts).reindex(table.index, fill_value=False).to_numpy()
+            counts.drop_rows("rows that repeat another one exactly", twice_N.sum())
+            twice_N |= _find_untimed(table[~twice_N], key, counts).reindex(table.index, fill_value=False).to_numpy()
             table, step_N, code_N = table[~twice_N], step_N[~twice_N], code_N[~twice_N]
-            run_N = runs_of_rows(code_N, step_N)
+            run_N = number_row_runs(code_N, step_N)
         if run_N.any():
             # where an epoch goes on, its iterations are only counted again
             rises = False
@@ -403,59 +405,59 @@ def _in_order(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
                 rises = bool((epochs.min().to_numpy()[1:] > epochs.max().to_numpy()[:-1]).all())
             if rises:
                 text = "epochs count their iterations from the start and were put one after the other"
-                counts.notes(text, run_N.max() + 1)
+                counts.count_changed(text, run_N.max() + 1)
             else:
-                counts.restarts(run_N.max())
-            return table.assign(iteration=continued(step_N, run_N))
+                counts.count_restarts(run_N.max())
+            return table.assign(iteration=continue_steps(step_N, run_N))
     written_N = np.argsort(code_N, kind="stable")
     back_N = (np.diff(code_N[written_N]) == 0) & (np.diff(step_N[written_N]) < 0)
-    counts.notes("rows were out of order and were sorted by iteration", back_N.sum())
+    counts.count_changed("rows were out of order and were sorted by iteration", back_N.sum())
     return table
 
 
-def _without_time(table: pd.DataFrame, key: list[str], counts: RowCounts) -> pd.Series[bool]:
+def _find_untimed(table: pd.DataFrame, key: list[str], counts: RowCounts) -> pd.Series[bool]:
     """Return the rows without a time beside another of the same worker and iteration, as loggers write several."""
     if "seconds" not in table:
         return table.duplicated(key) & False
     timed = table["seconds"].notna()
     beside = ~timed & timed.groupby([table[name] for name in key], observed=True).transform("any")
-    counts.rows("rows without a time beside one of the same worker and iteration", beside.sum())
+    counts.drop_rows("rows without a time beside one of the same worker and iteration", beside.sum())
     return beside
 
 
 # --- Tidy CSV with what a table cannot hold beside it.
 
 
-def about(path: Path) -> Path:
+def meta_path(path: Path) -> Path:
     """Return the file beside a CSV that keeps what its table cannot hold: licence, units, source, ..."""
     return path.with_name(f"{path.name}.meta.json")
 
 
 def write_csv(trace: Trace, path: Path) -> None:
     """Write a trace as tidy CSV, and its ``meta`` beside it: :func:`read_csv` reads both."""
-    with atomic_write(about(path)) as temporary:
+    with atomic_write(meta_path(path)) as temporary:
         temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
     with atomic_write(path) as temporary:
-        table = trace.to_frame().rename(columns=_as_text)
-        table["worker"] = table["worker"].map(_as_text)
+        table = trace.to_frame().rename(columns=_mark_formula)
+        table["worker"] = table["worker"].map(_mark_formula)
         table.to_csv(temporary, index=False)
 
 
-FORMULA = re.compile(r"'*[=+\-@\t\r]")
+FORMULA_PATTERN = re.compile(r"'*[=+\-@\t\r]")
 """Beginning of a text that a spreadsheet would run, with the marks that were put before it."""
 
 
-def _as_text(name: str) -> str:
+def _mark_formula(name: str) -> str:
     """Return a name as a spreadsheet shows it and does not run it: with a mark before it.
 
-    >>> _as_text("=cmd()"), _as_text("gpu0"), _without_mark(_as_text("'=a"))
+    >>> _mark_formula("=cmd()"), _mark_formula("gpu0"), _strip_mark(_mark_formula("'=a"))
     ("'=cmd()", 'gpu0', "'=a")
     """
-    return f"'{name}" if FORMULA.match(name) else name
+    return f"'{name}" if FORMULA_PATTERN.match(name) else name
 
 
-def _without_mark(name: Any) -> Any:
-    return name[1:] if isinstance(name, str) and name.startswith("'") and FORMULA.match(name) else name
+def _strip_mark(name: Any) -> Any:
+    return name[1:] if isinstance(name, str) and name.startswith("'") and FORMULA_PATTERN.match(name) else name
 
 
 FORMATS = tuple(
@@ -465,7 +467,7 @@ FORMATS = tuple(
         about=about,
         files=files,
         gives="all that a trace holds",
-        seen=NATIVE,
+        seen=NATIVE_FORMAT,
         read=read_csv,
         matches=partial(_is_table, name),
     )

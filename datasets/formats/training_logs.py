@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.datasets.columns import Arrangement, span_unit
-from paceline.datasets.formats import QUOTED, Format
-from paceline.datasets.formats.tables import require_values, traces_of
-from paceline.datasets.frame import require_dense, seconds_of
-from paceline.datasets.io import NUMBER, TEXT, RowCounts, frame, header_of, numbered_lines
-from paceline.datasets.io import head as head_of
-from paceline.datasets.restarts import continued, increments, runs_of
+from paceline.datasets.columns import ColumnMapping, duration_unit
+from paceline.datasets.formats import QUOTED_LINES, Format
+from paceline.datasets.formats.tables import iter_table_traces, require_values
+from paceline.datasets.frame import require_dense, unit_seconds
+from paceline.datasets.io import NUMBER, TEXT, RowCounts, numbered_lines, parse_header, read_csv_frame
+from paceline.datasets.io import read_head as head_of
+from paceline.datasets.restarts import continue_steps, increments, number_runs
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # --- Lines that PyTorch's examples and GNMT print.
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     """One line: its worker, its place within the run (epoch and step), samples, seconds, and other values."""
 
     worker: str
@@ -37,7 +37,7 @@ class Record(NamedTuple):
     extra: dict[str, float]
 
 
-def parsed(line: str) -> Record | None:
+def parse_line(line: str) -> LogRecord | None:
     """Return what a line says; ``None`` for a line of another kind."""
     line = line[:4096]  # longer lines are no log's
     number = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
@@ -50,17 +50,17 @@ def parsed(line: str) -> Record | None:
     seconds = float(found[4])
     samples = float(rate[1]) * seconds if rate else 1.0
     extra = {"data_seconds": float(data[1])} if data else {}
-    return Record(found[1] or "0", (int(found[2]), int(found[3])), samples, seconds, extra)
+    return LogRecord(found[1] or "0", (int(found[2]), int(found[3])), samples, seconds, extra)
 
 
 def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file; row k is a worker's k-th line, covariates are values of the previous line."""
     for path in paths:
         counts = RowCounts()
-        records = _records(path, counts)
+        records = _read_records(path, counts)
         workers = sorted({record.worker for record in records}, key=int)
         extras = sorted({name for record in records for name in record.extra})
-        series: dict[str, list[Record]] = {worker: [] for worker in workers}
+        series: dict[str, list[LogRecord]] = {worker: [] for worker in workers}
         for record in records:
             series[record.worker].append(record)
         shape = (max(map(len, series.values())), len(workers))
@@ -76,7 +76,7 @@ def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
             for d, name in enumerate(extras):
                 covariates_TWD[1 : len(rows), w, d] = [row.extra.get(name, np.nan) for row in rows[:-1]]
             covariates_TWD[again, w] = np.nan  # the line before belongs to another run
-        counts.restarts(restarts)
+        counts.count_restarts(restarts)
         yield Trace(
             samples=samples_TW,
             seconds=seconds_TW,
@@ -87,22 +87,22 @@ def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
                 "job": path.name.split(".")[0],
                 "format": "pytorch_log",
                 "units": "samples: Speed or Tok/s times seconds, or batches",
-                **counts.meta(),
+                **counts.to_meta(),
             },
         )
 
 
-def _records(path: Path, counts: RowCounts) -> list[Record]:
+def _read_records(path: Path, counts: RowCounts) -> list[LogRecord]:
     records = []
     for _, line in numbered_lines(path):
         if not line.strip():
             continue
-        counts.read(1)
-        record = parsed(line)
+        counts.count_read(1)
+        record = parse_line(line)
         if record is None:
-            counts.rows("lines of other kinds", 1)
+            counts.drop_rows("lines of other kinds", 1)
         elif not (np.isfinite(record.samples) and np.isfinite(record.seconds)):
-            counts.rows("lines with numbers that are not finite", 1)
+            counts.drop_rows("lines with numbers that are not finite", 1)
         else:
             records.append(record)
     if not records:
@@ -127,21 +127,21 @@ def read_wandb(
     """
     for path in paths:
         counts = RowCounts()
-        table, left_out = _numbers(path, counts)
+        table, left_out = _read_numbers(path, counts)
         if seconds in table:
-            table[seconds] *= seconds_of(unit)
+            table[seconds] *= unit_seconds(unit)
         # a run without numbered steps is never seen to be restarted
         steps_T = table["_step"].ffill().fillna(0.0).to_numpy() if "_step" in table else np.zeros(len(table))
-        run_T = runs_of(steps_T)
-        counts.restarts(run_T[-1])
+        run_T = number_runs(steps_T)
+        counts.count_restarts(run_T[-1])
         names = [name for name in map(str, table) if name not in {seconds, samples, *WANDB_COLUMNS}]
         names = [name for name in names if name.startswith(("system.", "system/"))] or names
         if seconds is None:
             logged = [name for name in map(str, table) if name not in WANDB_COLUMNS]
-            times = [name for name in logged if span_unit(name.rpartition("/")[2]) is not None]
+            times = [name for name in logged if duration_unit(name.rpartition("/")[2]) is not None]
             likely = f"; likely ones are {times[:5]}" if times else ""
             warnings.warn(
-                f"{path}: every speed is NaN, as no column of step times is named: give seconds=COLUMN, and unit=ms "
+                f"{path}: every speed is NaN, as no column of step times is named: pass seconds=COLUMN, and unit=ms "
                 f"if it is in ms{likely}",
                 stacklevel=2,
             )
@@ -160,7 +160,7 @@ def read_wandb(
             seconds_T = rows[seconds].to_numpy()
             samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
             bad_T = ~(seconds_T >= 0) | ~(samples_T >= 0)
-            counts.cells("steps with negative or unknown seconds or samples", bad_T.sum())
+            counts.drop_cells("steps with negative or unknown seconds or samples", bad_T.sum())
             samples_T, seconds_T = (np.where(bad_T, np.nan, values_T) for values_T in (samples_T, seconds_T))
             start_T = rows["_timestamp"] - seconds_T
         known = [name for name in names if covariates[name].notna().any()]
@@ -174,29 +174,29 @@ def read_wandb(
                 "job": path.name.split(".")[0],
                 "format": "wandb",
                 "units": "covariates: as in the file",
-                **counts.meta(),
+                **counts.to_meta(),
                 **({"columns_dropped": f"{', '.join(left_out)}: no numbers"} if left_out else {}),
             },
         )
 
 
-def _numbers(path: Path, counts: RowCounts) -> tuple[pd.DataFrame, list[str]]:
+def _read_numbers(path: Path, counts: RowCounts) -> tuple[pd.DataFrame, list[str]]:
     """Return the purely numeric columns, with the time, and the names of the others."""
     import pandas as pd
 
-    names = [name for name in dict.fromkeys(header_of(head_of(path))) if name]
-    text = frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, counts, missing=["NaN", "nan"])
+    names = [name for name in dict.fromkeys(parse_header(head_of(path))) if name]
+    text = read_csv_frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, counts, missing=["NaN", "nan"])
     numbers = text.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
     held = [name for name in names if numbers[name].notna().sum() == text[name].notna().sum()]
     timed = numbers["_timestamp"].notna()
-    counts.rows("rows without a time", (~timed).sum())
+    counts.drop_rows("rows without a time", (~timed).sum())
     if not timed.any():
         raise ValueError(f"{path}: column '_timestamp' has no values")
     again = text.duplicated()
-    counts.rows("rows that repeat another one exactly", (timed & again).sum())
+    counts.drop_rows("rows that repeat another one exactly", (timed & again).sum())
     rows = numbers.loc[timed & ~again, held]
     backwards = rows["_timestamp"].diff() < 0
-    counts.notes("rows whose time went backwards were put in order", backwards.sum())
+    counts.count_changed("rows whose time went backwards were put in order", backwards.sum())
     by = ["_timestamp", *(["_step"] if backwards.any() and "_step" in rows else [])]
     return rows.sort_values(by, kind="stable", ignore_index=True), [name for name in names if name not in held]
 
@@ -216,110 +216,117 @@ def read_chart(
     for path in paths:
         require_values(path, values)
         counts = RowCounts()
-        names = header_of(head_of(path))
+        names = parse_header(head_of(path))
         lines = [name for name in names if f"{name}__MIN" in names]
         # a line is named after its run, or after run and metric where metrics differ
         one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
         runs = {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
-        table = frame(path, dict.fromkeys(lines, NUMBER), counts).rename(columns=runs)
+        table = read_csv_frame(path, dict.fromkeys(lines, NUMBER), counts).rename(columns=runs)
         columns = {"samples": samples} if values == "seconds" else {}
-        arrangement = Arrangement(columns=columns, values=values, unit=unit, workers=workers)
-        yield from traces_of(path, table, arrangement, counts, "wandb_chart")
+        arrangement = ColumnMapping(columns=columns, values=values, unit=unit, workers=workers)
+        yield from iter_table_traces(path, table, arrangement, counts, "wandb_chart")
 
 
 # --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
 
-STEP, SAMPLES, TIME = "01_general/step", "01_general/locally_processed_samples", "_timestamp"
-BUSY_PARTS = [
+STEP_COLUMN, SAMPLES_COLUMN, TIME_COLUMN = "01_general/step", "01_general/locally_processed_samples", "_timestamp"
+BUSY_COLUMNS = [
     f"02_timing/{part}_time_s" for part in ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward")
 ]
 """The worker's busy time; ``step_time_s`` also waits for the averaging of gradients."""
-AVERAGING, STEP_TIME = "02_timing/opt_step_time_s", "02_timing/step_time_s"
-COVARIATES = {
+AVERAGING_COLUMN, STEP_TIME_COLUMN = "02_timing/opt_step_time_s", "02_timing/step_time_s"
+COVARIATE_COLUMNS = {
     "cpu_load": "cpu/load/avg_sys_load_one_min_percent",
     "memory_used": "memory/used_memory_sys_percent",
     "net_sent": "bandwidth/net_sent_sys_bandwidth_Mbits",
     "net_received": "bandwidth/net_recv_sys_bandwidth_Mbits",
 }
-PEER = re.compile(r"04_peers/peer_(\d+)_samples_per_second")
+PEER_PATTERN = re.compile(r"04_peers/peer_(\d+)_samples_per_second")
 
 
-def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
+def read_hivemind_workers(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace of the workers of one experiment; row k is each worker's own k-th step, not a common barrier."""
     import pandas as pd
 
     counts = RowCounts()
-    table = pd.concat([_worker(path, counts) for path in paths], ignore_index=True)
+    table = pd.concat([_read_worker(path, counts) for path in paths], ignore_index=True)
     meta = {
         "source": "github.com/cirquit/hivemind-multi-cloud",
         "licence": "MIT",
-        "job": experiment(paths[0]),
+        "job": experiment_name(paths[0]),
         "format": "hivemind",
         "units": "cpu_load: load average of a minute / cores, percent; memory_used: percent; "
         "net_sent, net_received: Mbit/s",
-        **counts.meta(),
+        **counts.to_meta(),
         "seconds": "loading, moving, forward, loss and backward; waiting is not in it",
     }
     yield Trace.from_frame(table, meta=meta)
 
 
-def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
+def read_hivemind_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the speeds of all peers, smoothed by hivemind itself, once a second."""
     for path in paths:
         counts = RowCounts()
-        peers = {found[1]: name for name in header_of(head_of(path)) if (found := PEER.fullmatch(name))}
+        peers = {found[1]: name for name in parse_header(head_of(path)) if (found := PEER_PATTERN.fullmatch(name))}
         if not peers:
             raise ValueError(f"{path}: has no column 04_peers/peer_<k>_samples_per_second")
-        table = frame(path, dict.fromkeys((TIME, *peers.values()), NUMBER), counts)
-        table = _without_time(table, counts).groupby(TIME, as_index=False).last()
+        table = read_csv_frame(path, dict.fromkeys((TIME_COLUMN, *peers.values()), NUMBER), counts)
+        table = _drop_untimed(table, counts).groupby(TIME_COLUMN, as_index=False).last()
         rate_TW = table[list(peers.values())].to_numpy()
         yield Trace(
             samples=rate_TW,
             seconds=np.where(np.isnan(rate_TW), np.nan, 1.0),
-            start=np.repeat(table[[TIME]].to_numpy(), len(peers), axis=1),
+            start=np.repeat(table[[TIME_COLUMN]].to_numpy(), len(peers), axis=1),
             workers=[f"peer {number}" for number in peers],
             meta={
                 "source": "github.com/cirquit/hivemind-multi-cloud",
                 "licence": "MIT",
-                "job": f"{experiment(path)}-monitor",
+                "job": f"{experiment_name(path)}-monitor",
                 "format": "hivemind_monitor",
                 "units": "samples in each second, smoothed by hivemind",
-                **counts.meta(),
+                **counts.to_meta(),
             },
         )
 
 
-def experiment(path: Path) -> str:
+def experiment_name(path: Path) -> str:
     """Return the experiment that a file belongs to: ``hivemind-113`` of ``hivemind-113-aws-t4-1.csv``."""
     return "-".join(path.name.split(".")[0].split("-")[:2])
 
 
-def _worker(path: Path, counts: RowCounts) -> pd.DataFrame:
+def _read_worker(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return one row per step: some fields of a step are in the row before the one that counts it."""
-    needed = dict.fromkeys((STEP, SAMPLES, TIME, AVERAGING, STEP_TIME, *BUSY_PARTS), NUMBER)
-    rows = frame(path, needed | dict.fromkeys(COVARIATES.values(), NUMBER), counts, optional=list(COVARIATES.values()))
-    rows = _without_time(rows, counts)
-    steps = rows[list(needed)].assign(**{STEP: rows[STEP].bfill()}).dropna(subset=[STEP])
+    needed = dict.fromkeys(
+        (STEP_COLUMN, SAMPLES_COLUMN, TIME_COLUMN, AVERAGING_COLUMN, STEP_TIME_COLUMN, *BUSY_COLUMNS), NUMBER
+    )
+    rows = read_csv_frame(
+        path,
+        needed | dict.fromkeys(COVARIATE_COLUMNS.values(), NUMBER),
+        counts,
+        optional=list(COVARIATE_COLUMNS.values()),
+    )
+    rows = _drop_untimed(rows, counts)
+    steps = rows[list(needed)].assign(**{STEP_COLUMN: rows[STEP_COLUMN].bfill()}).dropna(subset=[STEP_COLUMN])
     if steps.empty:
-        raise ValueError(f"{path}: column {STEP!r} counts no step")
-    run_T = runs_of(steps[STEP].to_numpy())
-    counts.restarts(run_T[-1])
-    steps = steps.assign(iteration=continued(steps[STEP].to_numpy(), run_T), run=run_T)
-    repeats = steps[rows[STEP].reindex(steps.index).notna()].duplicated("iteration").sum()
-    counts.rows("repeated steps, of which the last value counts", repeats)
+        raise ValueError(f"{path}: column {STEP_COLUMN!r} counts no step")
+    run_T = number_runs(steps[STEP_COLUMN].to_numpy())
+    counts.count_restarts(run_T[-1])
+    steps = steps.assign(iteration=continue_steps(steps[STEP_COLUMN].to_numpy(), run_T), run=run_T)
+    repeats = steps[rows[STEP_COLUMN].reindex(steps.index).notna()].duplicated("iteration").sum()
+    counts.drop_rows("repeated steps, of which the last value counts", repeats)
     steps = steps.groupby("iteration", as_index=False).last()
     table = steps[["iteration"]].copy()
-    table["worker"] = path.name.split(".")[0].removeprefix(f"{experiment(path)}-") or path.name
-    table["samples"] = increments(steps[SAMPLES].to_numpy(), steps["run"].to_numpy())
+    table["worker"] = path.name.split(".")[0].removeprefix(f"{experiment_name(path)}-") or path.name
+    table["samples"] = increments(steps[SAMPLES_COLUMN].to_numpy(), steps["run"].to_numpy())
     first_T = np.diff(steps["run"], prepend=-1) > 0
-    counts.cells("resumed totals of samples, which are no increment", table["samples"][first_T].isna().sum())
-    table["seconds"] = steps[BUSY_PARTS].sum(axis=1, skipna=False)
-    table["wait_seconds"] = steps[AVERAGING]
-    start_T = steps[TIME] - steps[STEP_TIME]
+    counts.drop_cells("resumed totals of samples, which are no increment", table["samples"][first_T].isna().sum())
+    table["seconds"] = steps[BUSY_COLUMNS].sum(axis=1, skipna=False)
+    table["wait_seconds"] = steps[AVERAGING_COLUMN]
+    start_T = steps[TIME_COLUMN] - steps[STEP_TIME_COLUMN]
     table["start"] = start_T.groupby(steps["run"]).cummax()  # accurate to a second only, so forced not to go backwards
     for name in ("samples", "seconds", "wait_seconds"):
         negative = table[name] < 0
-        counts.cells(f"negative {name}", negative.sum())
+        counts.drop_cells(f"negative {name}", negative.sum())
         table.loc[negative, name] = np.nan
     return table.join(_covariates_before(rows, table["start"].to_numpy()))
 
@@ -328,25 +335,25 @@ def _covariates_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
     """Return the newest system row at each step's start, less one second because clocks count whole seconds."""
     import pandas as pd
 
-    columns = {name: column for name, column in COVARIATES.items() if column in rows}
+    columns = {name: column for name, column in COVARIATE_COLUMNS.items() if column in rows}
     if not columns:
         return pd.DataFrame(index=range(len(start_T)))
-    system = rows.dropna(subset=list(columns.values()), how="all").sort_values(TIME, kind="stable")
+    system = rows.dropna(subset=list(columns.values()), how="all").sort_values(TIME_COLUMN, kind="stable")
     unknown = np.full((1, len(columns)), np.nan)  # before the first row
     values = np.concatenate([unknown, system[list(columns.values())].to_numpy()])
-    picked_T = np.searchsorted(system[TIME].to_numpy(), start_T - 1.0, side="right")
+    picked_T = np.searchsorted(system[TIME_COLUMN].to_numpy(), start_T - 1.0, side="right")
     return pd.DataFrame(values[picked_T], columns=list(columns))
 
 
-def _without_time(rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
-    timed = rows[TIME].notna()
-    counts.rows("rows without a time", (~timed).sum())
+def _drop_untimed(rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
+    timed = rows[TIME_COLUMN].notna()
+    counts.drop_rows("rows without a time", (~timed).sum())
     return rows[timed]
 
 
 # --- TensorBoard's CSV export of a scalar.
 
-TENSORBOARD = ("Wall time", "Step", "Value")
+TENSORBOARD_COLUMNS = ("Wall time", "Step", "Value")
 """The columns used; some exports have others between them, such as ``Relative time (s)``."""
 
 
@@ -356,26 +363,29 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
     Several scalars of one training lie in one folder: it is read from the one with the most rows. With
     ``value_is_rate`` the value itself is the speed, steps in one second, and every file is read.
     """
-    tables = {path: (counts := RowCounts(), frame(path, dict.fromkeys(TENSORBOARD, NUMBER), counts)) for path in paths}
-    groups = [[path] for path in paths] if value_is_rate else trainings({p: t for p, (_, t) in tables.items()})
+    tables = {
+        path: (counts := RowCounts(), read_csv_frame(path, dict.fromkeys(TENSORBOARD_COLUMNS, NUMBER), counts))
+        for path in paths
+    }
+    groups = [[path] for path in paths] if value_is_rate else group_by_training({p: t for p, (_, t) in tables.items()})
     for path, *others in groups:
         counts, table = tables[path]
-        table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), counts, repeats=value_is_rate)]
+        table = table.iloc[_sort_by_time(path, table["Wall time"].to_numpy(), counts, repeats=value_is_rate)]
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
-        counts.restarts((np.diff(step_T) < 0).sum())
+        counts.count_restarts((np.diff(step_T) < 0).sum())
         if value_is_rate:
             value_T = table["Value"].to_numpy()
             bad_T = ~(value_T > 0)
-            counts.cells("rates that are not positive", bad_T.sum())
+            counts.drop_cells("rates that are not positive", bad_T.sum())
             start_T, steps_T, seconds_T = wall_T, np.where(bad_T, np.nan, value_T), np.where(bad_T, np.nan, 1.0)
         else:
             last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats its readings
-            counts.notes("rows of the same clock reading were put together", (~last_T).sum())
+            counts.count_changed("rows of the same clock reading were put together", (~last_T).sum())
             wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
             if len(wall_T) < 2:
                 raise ValueError(f"{path}: needs two rows at different times for a rate")
             bad_T = ~(steps_T >= 0)
-            counts.cells("differences of steps that went backwards or are unknown", bad_T.sum())
+            counts.drop_cells("differences of steps that went backwards or are unknown", bad_T.sum())
             start_T, steps_T = wall_T[:-1], np.where(bad_T, np.nan, steps_T)
             seconds_T = np.where(bad_T, np.nan, np.diff(wall_T))
         yield Trace(
@@ -387,12 +397,12 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
                 "format": "tensorboard",
                 **({"same_training": ", ".join(other.name for other in others)} if others else {}),
                 "units": "samples: steps; " + ("of one second" if value_is_rate else "between two rows"),
-                **counts.meta(),
+                **counts.to_meta(),
             },
         )
 
 
-def trainings(tables: Mapping[Path, pd.DataFrame]) -> list[list[Path]]:
+def group_by_training(tables: Mapping[Path, pd.DataFrame]) -> list[list[Path]]:
     """Return the files of each training, that with the most rows first.
 
     Two files are of one training if they give the same steps at the same times, or hold the same values at the same
@@ -425,15 +435,15 @@ def _is_same_training(long: pd.DataFrame, short: pd.DataFrame) -> bool:
     return bool(abs(wall_S[0] - wall_T[0]) < 1.0 and np.mean(copied) >= 0.9)
 
 
-def _in_order(path: Path, time_T: Array, counts: RowCounts, *, repeats: bool = True) -> NDArray[np.int64]:
+def _sort_by_time(path: Path, time_T: Array, counts: RowCounts, *, repeats: bool = True) -> NDArray[np.int64]:
     """Return the rows to keep, sorted by time; of rows that repeat a time, the first counts."""
     timed_T = np.flatnonzero(np.isfinite(time_T))
-    counts.rows("rows without a time", len(time_T) - len(timed_T))
-    counts.notes("rows whose time went backwards were put in order", (np.diff(time_T[timed_T]) < 0).sum())
+    counts.drop_rows("rows without a time", len(time_T) - len(timed_T))
+    counts.count_changed("rows whose time went backwards were put in order", (np.diff(time_T[timed_T]) < 0).sum())
     order_T = timed_T[np.argsort(time_T[timed_T], kind="stable")]
     if repeats and len(order_T):
         first_T = np.concatenate([[True], np.diff(time_T[order_T]) != 0])
-        counts.rows("repeated rows of a time, of which the first counts", (~first_T).sum())
+        counts.drop_rows("repeated rows of a time, of which the first counts", (~first_T).sum())
         order_T = order_T[first_T]
     if not len(order_T):
         raise ValueError(f"{path}: has no row with a time")
@@ -446,9 +456,9 @@ FORMATS = (
         about="batch times of PyTorch's examples and of GNMT",
         files="text; lines of other kinds and prefixes such as [1,0]<stderr>: may stand between and before",
         gives="speed",
-        seen=QUOTED,
+        seen=QUOTED_LINES,
         read=read_pytorch,
-        matches=lambda path, head: any(map(parsed, re.split(r"[\r\n]+", head))),
+        matches=lambda path, head: any(map(parse_line, re.split(r"[\r\n]+", head))),
         per_rank=True,
     ),
     Format(
@@ -459,7 +469,7 @@ FORMATS = (
         seen="real files of cirquit/hivemind-multi-cloud",
         read=read_wandb,
         matches=lambda path, head: (
-            set(WANDB_COLUMNS) <= (names := set(header_of(head)))
+            set(WANDB_COLUMNS) <= (names := set(parse_header(head)))
             and not any(name.startswith(("02_timing/", "04_peers/")) for name in names)
         ),
     ),
@@ -468,10 +478,10 @@ FORMATS = (
         about="a chart exported from Weights & Biases: a line per run",
         files='CSV with the columns "Step", "<run> - <metric>", "<run> - <metric>__MIN", "<run> - <metric>__MAX"',
         gives="speed or usage",
-        seen=QUOTED,
+        seen=QUOTED_LINES,
         read=read_chart,
         matches=lambda path, head: any(
-            {f"{name}__MIN", f"{name}__MAX"} <= set(header_of(head)) for name in header_of(head)
+            {f"{name}__MIN", f"{name}__MAX"} <= set(parse_header(head)) for name in parse_header(head)
         ),
     ),
     Format(
@@ -480,9 +490,9 @@ FORMATS = (
         files="hivemind-<experiment>-<host>.csv; a folder's workers of one experiment are one trace",
         gives="speed",
         seen="real files of cirquit/hivemind-multi-cloud",
-        read=read_workers,
-        matches=lambda path, head: {STEP, SAMPLES, *BUSY_PARTS} <= set(header_of(head)),
-        job=experiment,
+        read=read_hivemind_workers,
+        matches=lambda path, head: {STEP_COLUMN, SAMPLES_COLUMN, *BUSY_COLUMNS} <= set(parse_header(head)),
+        job=experiment_name,
     ),
     Format(
         name="hivemind_monitor",
@@ -490,8 +500,8 @@ FORMATS = (
         files="hivemind-<experiment>-vm-monitor.csv",
         gives="speed",
         seen="real files of cirquit/hivemind-multi-cloud",
-        read=read_monitor,
-        matches=lambda path, head: any(map(PEER.fullmatch, header_of(head))),
+        read=read_hivemind_monitor,
+        matches=lambda path, head: any(map(PEER_PATTERN.fullmatch, parse_header(head))),
     ),
     Format(
         name="tensorboard",
@@ -501,6 +511,6 @@ FORMATS = (
         seen="real files of cake-lab/CM-DARE and cake-lab/Sync-Switch",
         read=read_tensorboard,
         job=lambda path: "",
-        matches=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),
+        matches=lambda path, head: set(TENSORBOARD_COLUMNS) <= set(parse_header(head)),
     ),
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline.datasets.trace import Trace
 
-FOLDER = Path(__file__).parent
+RECORDED_FOLDER = Path(__file__).parent
 
 
 def names(split: str | None = None) -> list[str]:
@@ -20,7 +20,7 @@ def names(split: str | None = None) -> list[str]:
     >>> len(names()) >= 6
     True
     """
-    found = sorted(path.stem for path in FOLDER.glob("*.parquet"))
+    found = sorted(path.stem for path in RECORDED_FOLDER.glob("*.parquet"))
     if split is None:
         return found
     if split not in ("fit", "held-out"):
@@ -37,7 +37,7 @@ def load(name: str) -> Trace:
     ValueError
         If there is none; the message lists the valid names.
     """
-    path = FOLDER / f"{name}.parquet"
+    path = RECORDED_FOLDER / f"{name}.parquet"
     if not path.is_file():
         raise ValueError(f"there is no recorded trace {name!r}; there are {names()}")
     return Trace.load(path)

@@ -83,7 +83,7 @@ def test_profile_measures_writes_and_draws(module, tmp_path, monkeypatch, capsys
         (["{module}"], "must be named like package.module:make_step"),
         (["{module}:make_step", "--sizes", "8,many"], "--sizes must be whole numbers"),
         (["{module}:make_step", "--sizes", "0,8"], "sizes must be batch sizes of at least 1 sample"),
-        (["{module}:make_step", "--sizes", "50,60"], "not even a batch of 50 fits into memory"),
+        (["{module}:make_step", "--sizes", "50,60"], "even a batch of 50 does not fit into memory"),
         (["{module}:make_step", "--out", "profile.txt"], "--out must end in .csv"),
     ],
 )

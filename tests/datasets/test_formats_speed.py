@@ -225,7 +225,7 @@ def test_wandb_chart_has_a_run_per_third_column(made):
         '"0","0.5","0.5","0.5","0.25","0.25","0.25"\n"50","0.25","0.2","0.3","","",""\n'
     )
     path = made("wandb_export_2026-01-01T00_00_00.000+00_00.csv", text)
-    with pytest.raises(ValueError, match=r"does not say what its values are: give values=seconds"):
+    with pytest.raises(ValueError, match=r"does not describe its values: pass values=seconds"):
         only(path)
     trace = only(path, values="seconds", samples=4)
     assert trace.meta["format"] == "wandb_chart"

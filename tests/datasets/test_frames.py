@@ -116,7 +116,7 @@ def test_repeated_column_names_refused(tmp_path):
     for name in ("start", "samples", "iteration"):
         frame = FRAME.assign(start=[1.0, 2.0])
         frame = pd.concat([frame, frame[[name]]], axis=1)
-        with pytest.raises(ValueError, match=rf"columns \['{name}'\] appear more than once; give each column"):
+        with pytest.raises(ValueError, match=rf"columns \['{name}'\] appear more than once; rename all but one"):
             from_frame(frame)
     with pytest.raises(ValueError, match=r"columns \['1'\] appear more than once"):
         from_frame(FRAME.assign(**{"1": 0.0}).assign(one=1.0).rename(columns={"one": 1}))

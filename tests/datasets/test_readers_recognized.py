@@ -80,7 +80,9 @@ def test_unknown_formats_options_and_files_are_named(made, tmp_path):
     path = made("machine_usage.csv", MACHINES)
     with pytest.raises(ValueError, match="there is no format 'alibaba'"):
         read_traces(path, "alibaba")
-    with pytest.raises(ValueError, match=r"has no option \['speed'\]; it has \['period', 'workers'\]"):
+    with pytest.raises(
+        ValueError, match=r"unknown options \['speed'\] for format .*; it accepts \['period', 'workers'\]"
+    ):
         read_traces(path, speed=1)
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         read_traces(tmp_path / "nothing")

@@ -128,7 +128,7 @@ def test_evaluation_verdict_states_interval():
     board = leaderboard({"ewma": EWMA(smoothing=0.5)}, [trace])
     page = evaluation_page(board, {"ewma": EWMA(smoothing=0.5)}, [trace])
     best = board.overall["predictor"][0]
-    lead = board.lead(best)
+    lead = board.compare(best)
     said = verdict_of(page)["Who forecasts best?"]
     assert (said["facts"]["low"], said["facts"]["rmse"], said["facts"]["high"]) == (lead.low, lead.ratio, lead.high)
     assert ("not significant" not in said["text"]) == lead.is_significant

@@ -145,14 +145,14 @@ def replay(
     """
     from paceline.eval import Balanced, Replays
     from paceline.eval import replay as replay_trace
-    from paceline.eval.backtest import by_name
+    from paceline.eval.backtest import traces_by_name
 
     require_page(to_page)
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on, options)
     schemes = {name: Balanced(model) for name, model in models.items()}
     done: dict[str, Replay] = {}  # trace by trace, as replay_all does, to show how far it is
     with working("replaying") as update:
-        for name, trace in by_name(scored).items():
+        for name, trace in traces_by_name(scored).items():
             update(f"replaying {name}, {len(done)} of {len(scored)} traces done")
             done[name] = replay_trace(schemes, trace, global_batch=batch, warmup=warmup)
     result = Replays(done)

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline.datasets import Trace, readers, recorded
-from paceline.datasets.readers import jobs_of, read_job
+from paceline.datasets.readers import iter_jobs, read_job
 from paceline.predictors import FleetPredictor, named
 from paceline.predictors.named import build_predictor
 from paceline.predictors.nested import as_fleet_predictor
@@ -73,7 +73,7 @@ def traces(names: Sequence[str] | None, split: str, options: Sequence[str] | Non
         if not Path(name).exists():
             found += [(one, None) for one in find_traces(name)]
             continue
-        for chosen, paths in jobs_of(Path(name), options=known):
+        for chosen, paths in iter_jobs(Path(name), options=known):
             for one in read_job(chosen, paths, **known):
                 found.append((one, paths[0].resolve()))
                 files.setdefault(one.name, set()).add(paths[0].resolve())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.frame import COLUMNS, MEASURED, WORK
+from paceline.datasets.frame import BASE_COLUMNS, MEASURED_COLUMNS, WORK_COLUMN
 from paceline.datasets.trace import Trace
 from paceline.recording.recorder import SCHEMA_VERSION
 
@@ -130,7 +130,7 @@ def _join_paths(paths: Sequence[str | Path]) -> str:
 
 def _merge_files(files: Sequence[WorkerFile]) -> Trace:
     covariate_names = _unique_names(header["covariates"] for header, _ in files)
-    measured_names = [name for name in _unique_names(header["columns"] for header, _ in files) if name in MEASURED]
+    measured_names = [name for name in _unique_names(header["columns"] for header, _ in files) if name in MEASURED_COLUMNS]
     iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
 
     def fill_panel(name: str) -> NDArray[np.float64]:
@@ -147,8 +147,8 @@ def _merge_files(files: Sequence[WorkerFile]) -> Trace:
         shortest_T = np.min(exposed_TW, axis=1, keepdims=True, initial=np.inf, where=np.isfinite(exposed_TW))
         measured["comm_seconds"] = comm_TW = np.where(np.isfinite(exposed_TW), shortest_T, np.nan)
         measured["wait_seconds"] = exposed_TW - comm_TW
-    if WORK in measured and not np.isfinite(measured[WORK]).any():
-        del measured[WORK]  # nobody knew it
+    if WORK_COLUMN in measured and not np.isfinite(measured[WORK_COLUMN]).any():
+        del measured[WORK_COLUMN]  # nobody knew it
     # The first worker's word about the job counts.
     meta = {key: value for header, _ in reversed(files) for key, value in header["meta"].items()}
     # Recorders number iterations without a gap, so a gap is an iteration that could not be written.
@@ -177,7 +177,7 @@ def _read_file(path: Path, faults: list[str] | None = None) -> WorkerFile:
     if not _is_valid_header(header):
         raise ValueError(f"{path}, line 1: expected the header of a record with schema version {SCHEMA_VERSION}")
     columns, rows = header["columns"], {}
-    measured_C = np.array([name in MEASURED for name in columns])
+    measured_C = np.array([name in MEASURED_COLUMNS for name in columns])
     for at, line in enumerate(lines[1:], start=2):
         try:
             row_C = _parse_row(path, at, line, columns)
@@ -203,7 +203,7 @@ def _is_valid_header(header: Any) -> bool:
     if not (_are_names(names) and _are_names(covariates)):
         return False
     return (
-        names[: len(COLUMNS) + 1] == ["iteration", *COLUMNS]
+        names[: len(BASE_COLUMNS) + 1] == ["iteration", *BASE_COLUMNS]
         and names[len(names) - len(covariates) :] == covariates
         and isinstance(header.get("worker"), str)
         and isinstance(header.get("meta"), dict)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from paceline._files import LineWriter
-from paceline.datasets.frame import MEASURED, UNITS
+from paceline.datasets.frame import MEASURED_COLUMNS, COLUMN_UNITS
 from paceline.recording.covariates import Covariate
 
 SCHEMA_VERSION = 1
@@ -161,8 +161,13 @@ class Recorder:
             header = {
                 "schema_version": SCHEMA_VERSION,
                 "worker": self.worker,
-                "columns": ["iteration", *MEASURED, *self.phases, *(covariate.name for covariate in self.covariates)],
-                "units": UNITS | dict.fromkeys(self.phases, "s") | units,
+                "columns": [
+                    "iteration",
+                    *MEASURED_COLUMNS,
+                    *self.phases,
+                    *(covariate.name for covariate in self.covariates),
+                ],
+                "units": COLUMN_UNITS | dict.fromkeys(self.phases, "s") | units,
                 "phases": self.phases,
                 "covariates": [covariate.name for covariate in self.covariates],
                 "wait_in_comm": self.wait_in_comm,

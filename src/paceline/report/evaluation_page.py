@@ -10,7 +10,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Leaderboard, iter_backtest
-from paceline.eval.leaderboard import BASELINE
+from paceline.eval.leaderboard import BASELINE_NAME
 from paceline.predictors import LastValue, Predictor
 from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartBand, ChartLine, Page, lines, named, page, section, table
@@ -54,7 +54,7 @@ def evaluation_page(
         Names and values of what was chosen beside, and the command that makes the page again.
     """
     best = str(board.overall["predictor"][0])
-    model = {BASELINE: LastValue(), **models}[best]
+    model = {BASELINE_NAME: LastValue(), **models}[best]
     jobs = [_forecasts(model, trace, warmup) for trace in traces]
     facts = [Fact.of(one) for one in traces]
     covered = board.overall.set_index("predictor")["coverage"]
@@ -74,7 +74,7 @@ def evaluation_page(
 
 
 def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
-    lead, row = board.lead(best), board.overall.set_index("predictor").loc[best]
+    lead, row = board.compare(best), board.overall.set_index("predictor").loc[best]
     worst, overhead, coverage = (float(np.asarray(row[name])) for name in ("worst", "overhead", "coverage"))
     ahead = sentence(
         "Its error is {rmse} of the last value's, {low} to {high} with 95% confidence over {workers} workers: "
@@ -95,7 +95,7 @@ def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
     holds = sentence("of the speeds lay in its 90% intervals.", coverage=(coverage, "percent"))
     advice = "Keep it simple"
     reason = sentence("Nothing here beats the last value significantly; an average (ewma) will do.")
-    if lead.is_significant and best != BASELINE:
+    if lead.is_significant and best != BASELINE_NAME:
         advice = "Replay it"
         reason = sentence("paceline replay {best} says what its forecasts gain as batch sizes.", best=(best, "text"))
     return [
@@ -115,7 +115,7 @@ def _leaderboard(board: Leaderboard) -> dict[str, Any]:
     rows = [
         (
             row["predictor"],
-            ((lead := board.lead(str(row["predictor"]))).low, lead.ratio, lead.high),
+            ((lead := board.compare(str(row["predictor"]))).low, lead.ratio, lead.high),
             *(row[name] for name in ("mae", "worst", "coverage", "overhead")),
             1e-6 * float(row["microseconds"]),
             *((row.get("fit seconds"),) if board.fit_seconds else ()),

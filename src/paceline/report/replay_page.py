@@ -10,7 +10,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Replay, Replays
-from paceline.eval.replay import EQUAL, ORACLE
+from paceline.eval.replay import EQUAL_SCHEME, ORACLE_SCHEME
 from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartLine, Page, gantt, lines, of_fleet, page, section, table
 from paceline.report.run_page import slow_workers, who_is_slow
@@ -34,8 +34,8 @@ def replay_page(
     settings, command
         Names and values of what was chosen beside, and the command that makes the page again.
     """
-    schemes = [str(name) for name in replays.overall["scheme"] if name not in (EQUAL, ORACLE)]
-    scheme = schemes[0] if schemes else ORACLE  # the fastest that a job could use
+    schemes = [str(name) for name in replays.overall["scheme"] if name not in (EQUAL_SCHEME, ORACLE_SCHEME)]
+    scheme = schemes[0] if schemes else ORACLE_SCHEME  # the fastest that a job could use
     by_job = replays.replays
     gains = {name: float(_row(replay, scheme)["speed-up"]) for name, replay in by_job.items()}
     shown_job = max(gains, key=gains.__getitem__)
@@ -56,7 +56,7 @@ def replay_page(
 def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) -> list[dict[str, Any]]:
     """Return the answers: who is slow and what waiting costs in the shown job, what balancing saves in all."""
     table_of = replays.overall.set_index("scheme")
-    equal, best, oracle = (_numbers(table_of.loc[name].to_dict()) for name in (EQUAL, scheme, ORACLE))
+    equal, best, oracle = (_numbers(table_of.loc[name].to_dict()) for name in (EQUAL_SCHEME, scheme, ORACLE_SCHEME))
     slow = who_is_slow(trace.speed, trace.workers, np.arange(len(trace)))
     slow["text"] += f" In {trace.name}, the job that gains most." if len(replays.replays) > 1 else ""
     wait = sentence(
@@ -133,7 +133,7 @@ def _range_over(replays: Replays, scheme: str) -> tuple[float, float, float]:
         gains = [float(_row(replay, scheme)["speed-up"]) for replay in replays.replays.values()]
         return min(gains), middle, max(gains)
     (replay,) = replays.replays.values()
-    half = 1.96 * jackknife(replay.seconds(EQUAL), replay.seconds(scheme))
+    half = 1.96 * jackknife(replay.seconds(EQUAL_SCHEME), replay.seconds(scheme))
     return middle - half, middle, middle + half
 
 
@@ -152,8 +152,10 @@ def jackknife(numerator_K: Array, denominator_K: Array) -> float:
 
 
 def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
-    equal = replay.iterations[EQUAL]
-    seconds_KW, balanced_KW = (np.stack([one.seconds for one in replay.iterations[name]]) for name in (EQUAL, scheme))
+    equal = replay.iterations[EQUAL_SCHEME]
+    seconds_KW, balanced_KW = (
+        np.stack([one.seconds for one in replay.iterations[name]]) for name in (EQUAL_SCHEME, scheme)
+    )
     waits_K = np.array([one.waiting for one in equal])
     k = int(np.argmax(np.convolve(waits_K, np.ones(WINDOW), "valid"))) if len(waits_K) >= WINDOW else 0
     rows = slice(k, k + WINDOW)
@@ -163,7 +165,7 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
     axes: dict[str, Any] = {"first": first[:WITH_A_ROW], "until": float(seconds_KW[rows].max(axis=1).sum())}
     about = f"Iterations {numbers[rows][0]} to {numbers[rows][-1]} of {trace.name}: those in a row that waited most."
     same = "The same iterations, speeds and time axis."
-    colors = {EQUAL: 5, ORACLE: 2, scheme: 0}.items()
+    colors = {EQUAL_SCHEME: 5, ORACLE_SCHEME: 2, scheme: 0}.items()
     times = [ChartLine(name, 1e3 * smooth(replay.seconds(name)), color) for name, color in colors]
     speeds, bands = of_fleet(trace.speed, trace.workers, first)
     along: dict[str, Any] = {"along": np.arange(len(trace)), "x": "iteration", "unit": "samples/s"}
