@@ -31,9 +31,9 @@ class Format:
     per_rank: bool = False
 
 
-NATIVE_FORMAT = "a format of this library"
+NATIVE_FORMAT = "this library's own formats"
 
-MADE_FILES = "files made in its layout only"
+MADE_FILES = "synthetic files in the documented layout only"
 """Evidence for a format known from its documentation alone: a real file may differ."""
 
-QUOTED_LINES = "lines of real files as public repositories quote them; no whole file"
+QUOTED_LINES = "lines of real files quoted in public repositories"

@@ -26,7 +26,7 @@ def test_wandb_steps_take_earlier_covariates(made):
 
 def test_wandb_without_seconds_is_usage(made):
     text = "_step,_runtime,_timestamp,system.cpu,system.gpu.0.gpu\n0,0,100,10,\n1,1,101,20,5\n"
-    with pytest.warns(UserWarning, match="every speed is NaN, as no column of step times is named: give seconds="):
+    with pytest.warns(UserWarning, match="every speed is NaN, as no column of step times is named: pass seconds="):
         trace = only(made("run.csv", text))
     assert np.isnan(trace.speed).all()
     np.testing.assert_array_equal(trace.covariates[:, 0], [[10, NAN], [20, 5]])
@@ -273,7 +273,7 @@ def test_scores_of_a_straggler_report_are_speeds(made):
 @pytest.mark.checkout
 def test_the_page_on_formats_says_the_same():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text("utf-8")
-    section = page.split("## Seen on real files")[1].split("\n## ")[0]
+    section = page.split("## How each reader was tested")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     said = {name: seen.strip() for names, seen in rows for name in re.findall(r"`(\w+)`", names)}
     assert said == formats()

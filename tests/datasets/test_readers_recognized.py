@@ -55,7 +55,7 @@ def test_own_files_are_read_like_any_other(made, tmp_path):
         ("range.json", '{"resultType": "vector", "result": [{"metric": {}, "values": []}]}', "values=seconds"),
         ("log.txt", "Rank 0 GPUs relative perf: {0: 1e}\n", "a score must be a number"),
         ("c.json", '{"a": {"computation": "x", "communication": 1}}', "client 'a': 'computation' must be a number"),
-        ("model.pkl", b"\x80\x04\x95\x00", "is a pickle, .* it was not"),
+        ("model.pkl", b"\x80\x04\x95\x00", "is a pickle file, .* it was not opened"),
         ("usage.csv", b"\x80\x03}q\x00", "is a pickle"),
         ("x.csv", b"PK\x03\x04abc", "is a zip archive"),
         ("x.gz", gzip.compress(b"m,0,1\n" * 1000, mtime=0)[:-20], "truncated or damaged"),

@@ -155,7 +155,7 @@ def test_rates_that_are_none_are_counted(made):
     ("options", "sentence"),
     [
         ({"values": "speeds"}, "values must be one of .*got 'speeds'"),
-        ({"workers": ["a"], "seconds": "s", "iteration": "k"}, "say what they hold with values="),
+        ({"workers": ["a"], "seconds": "s", "iteration": "k"}, "set values= to what they hold"),
         ({"rate": "s", "seconds": "s", "iteration": "k"}, "name one of them"),
         ({"seconds": "s", "samples": 1, "iteration": "k", "period": 0}, "period must be a positive number"),
         ({"seconds": "s", "samples": 1, "period": 5}, "needs a column of times, start=..."),
