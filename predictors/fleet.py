@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Mask, any_true, all_true
+from paceline._arrays import Array, Mask, all_true, any_true
 from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED, Forecast, Report
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array, all_finite, any_true, all_true
+from paceline._arrays import Array, all_finite, all_true, any_true
 from paceline.predictors.fleet import validated_covariate_names
 from paceline.predictors.linear import (
     NUM_SPEED_INPUTS,

@@ -144,7 +144,7 @@ def test_a_file_from_the_future_is_refused(tmp_path):
     path = save(Trace([[1.0]], [[1.0]]), tmp_path / "trace.parquet")
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({"paceline": '{"schema_version": 99}'}), path)
-    with pytest.raises(ValueError, match="written with trace schema 99, .* reads schema 1: install"):
+    with pytest.raises(ValueError, match=r"written with trace schema 99, .* reads schema 1: install"):
         load(path)
 
 

@@ -130,7 +130,9 @@ def _join_paths(paths: Sequence[str | Path]) -> str:
 
 def _merge_files(files: Sequence[WorkerFile]) -> Trace:
     covariate_names = _unique_names(header["covariates"] for header, _ in files)
-    measured_names = [name for name in _unique_names(header["columns"] for header, _ in files) if name in MEASURED_COLUMNS]
+    measured_names = [
+        name for name in _unique_names(header["columns"] for header, _ in files) if name in MEASURED_COLUMNS
+    ]
     iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
 
     def fill_panel(name: str) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from paceline._files import LineWriter
-from paceline.datasets.frame import MEASURED_COLUMNS, COLUMN_UNITS
+from paceline.datasets.frame import COLUMN_UNITS, MEASURED_COLUMNS
 from paceline.recording.covariates import Covariate
 
 SCHEMA_VERSION = 1
