@@ -171,7 +171,7 @@ def test_evaluate_and_replay_report_what_they_print(tmp_path):
 @pytest.mark.slow
 def test_unwritable_report_fails_before_work(tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.cli.main._traces_and_models", lambda *asked: pytest.fail("it worked all the same"))
-    for target, said in ((tmp_path / "page.pdf", ".html"), (tmp_path / "none" / "page.html", "no folder")):
+    for target, said in ((tmp_path / "page.pdf", ".html"), (tmp_path / "none" / "page.html", "does not exist")):
         for command in ("evaluate", "replay"):
             result = runner.invoke(cli.app, [command, "ewma", "--report", str(target)])
             assert said in str(result.exception)

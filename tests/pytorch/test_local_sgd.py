@@ -146,7 +146,7 @@ def test_loaders_without_whole_steps_are_refused(options, message, alone):
 def test_what_cannot_take_local_steps_is_refused(wrong, alone):
     model = torch.nn.parallel.DistributedDataParallel(network()) if wrong == "model" else network()
     loader = BalancedLoader(DATA, ROUND, micro_batch=STEP) if wrong == "model" else torch.utils.data.DataLoader(DATA)
-    with pytest.raises(TypeError, match="unsharded model" if wrong == "model" else r"write BalancedLoader\("):
+    with pytest.raises(TypeError, match="unsharded one" if wrong == "model" else r"write BalancedLoader\("):
         LocalSGD(model, loader)
 
 

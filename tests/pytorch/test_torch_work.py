@@ -78,7 +78,7 @@ def test_recorder_takes_known_work_or_input_size(alone, tmp_path):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         told = []
         with Recorder(tmp_path / name, "0") as recorder, watch(model, optimizer, recorder) as watching:
-            watching.stopwatch.times_exchanges = True  # a balanced model has a hook of its own; collect wraps that
+            watching.times_exchanges = True  # a balanced model has a hook of its own; collect wraps that
             for inputs, _ in loader:
                 told.append(float(np.sum(loader.rank_batch.features * np.array(loader.coefficients))))
                 model(inputs).mean().backward()
