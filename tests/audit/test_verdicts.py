@@ -28,14 +28,13 @@ MIXES = "batch_normalization_of_the_ranks_own_samples"
 
 LOOPS = [name for name in balanced_loops.CASES if name != MIXES]
 RANKS = 2
-EVERY = 9
-"""Each ninth of the loops is audited always, the others in the soak."""
-
-ALL = [("corpus", name) for name in CORPUS] + [("unseen", name) for name in UNSEEN]
-ALL += [("unsure", name) for name in UNSURE] + [("kinds", name) for name in kinds.CASES]
-ALL += [("balanced_loops", MIXES)]
-ALL += [("balanced_loops", name) for name in LOOPS[::EVERY]]
-SOAK = [("balanced_loops", name) for number, name in enumerate(LOOPS) if number % EVERY]
+FIXES = [name for name, case in CORPUS.items() if case.cause is None]
+ALL = [("corpus", name) for name in CORPUS if name not in FIXES] + [("unseen", name) for name in UNSEEN]
+ALL += [("unsure", name) for name in UNSURE] + [("balanced_loops", MIXES)]
+SOAK = []
+for module, names, every in (("corpus", FIXES, 4), ("kinds", [*kinds.CASES], 3), ("balanced_loops", LOOPS, 27)):
+    for number, name in enumerate(names):  # each of so many is audited always, the others in the soak
+        (SOAK if number % every else ALL).append((module, name))
 CASES = [pytest.param(*case, id=case[1]) for case in ALL]
 CASES += [pytest.param(*case, id=case[1], marks=pytest.mark.soak) for case in SOAK]
 

@@ -10,7 +10,7 @@ from paceline.predictors import EWMA
 
 @pytest.fixture
 def often(monkeypatch):
-    monkeypatch.setattr("paceline._runtime.INTERVAL", 0.001)
+    monkeypatch.setattr("paceline._runtime.HEARTBEAT_SECONDS", 0.001)
 
 
 class Waits(EWMA):

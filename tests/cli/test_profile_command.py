@@ -74,7 +74,7 @@ def test_profile_measures_writes_and_draws(module, tmp_path, monkeypatch, capsys
     [
         (["absent:make_step"], "there is no module 'absent'"),
         (["absent.deeper:make_step"], "there is no module 'absent.deeper'"),
-        (["{module}.py:make_step"], "give the module's name, not its file: {module}"),
+        (["{module}.py:make_step"], "pass the module's name, not its file: {module}"),
         (["./{module}:make_step"], "must be named like package.module:make_step"),
         (["{module}:"], "must be named like package.module:make_step"),
         (["{module}:make_stp"], "has no function 'make_stp', but it has 'make_step'"),

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, saps, scheme
@@ -33,6 +33,7 @@ fleets = st.lists(st.tuples(st.floats(0.1, 1000), st.floats(0, 100)), min_size=1
 
 
 @given(fleets, st.integers(1, 200))
+@settings(max_examples=40)
 def test_smaller_batches_cost_at_most_the_price(fleet, batch):
     speed_W, wire_W = np.array(fleet).T
     chosen_W = sizes(speed_W, wire_W, batch)

@@ -13,7 +13,11 @@ sys.path.insert(0, str(HERE))
 from run import run  # noqa: E402
 from verdicts import SHAPES, TABLE_BEGINS, table  # noqa: E402
 
-CASES = [(shape, ranks) for shape in SHAPES for ranks in shape.ranks]
+CASES = [
+    pytest.param(shape, ranks, marks=pytest.mark.soak if ranks > min(shape.ranks) else ())
+    for shape in SHAPES
+    for ranks in shape.ranks
+]
 TOLERANCE = 1e-12
 
 
