@@ -15,6 +15,8 @@ from paceline.torch import BalancedLoader as GlobalLoader
 from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.loader_options import require_int
 
+__all__ = ["BalancedLoader", "prepare"]
+
 
 class BalancedLoader(GlobalLoader):
     """A balanced loader that counts as a ``DataLoader`` does in a script of Accelerate.

@@ -10,6 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.torch import Balance, BalancedLoader
 from paceline.torch import attach as attach_module
 
+__all__ = ["attach"]
+
 
 def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Balance:
     """Balance every rank's batch size by its speed: :func:`paceline.torch.attach`, for a Fabric model.

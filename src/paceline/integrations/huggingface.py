@@ -21,6 +21,8 @@ from paceline.torch import Balance, BalancedLoader, BalanceWarning, Costs, attac
 SHUFFLE_BY_STRATEGY = {"random": True, "sequential": False}
 """Supported sampling strategies, and whether they shuffle."""
 
+__all__ = ["BalancedTrainerMixin"]
+
 
 def raise_for_ignored_options(trainer: Any, mixin: type) -> None:
     """Raise a ValueError for the first option that would be ignored, with what to do instead."""

@@ -14,6 +14,8 @@ from paceline._require import require
 from paceline.recording import Target, sinks
 from paceline.torch import Balance, BalancedLoader, attach
 
+__all__ = ["balance_callback"]
+
 
 def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
     """Return a callback for a Lightning ``Trainer`` that lets every rank's batch size follow its speed.

@@ -33,6 +33,8 @@ MAX_NAME_BYTES = 64
 SHARED_SETTINGS = ("samples in the dataset", "global_batch", "epochs", "seed", "shuffle")
 """What must be the same on every replica."""
 
+__all__ = ["ReplicaLoader"]
+
 
 class ReplicaLoader:
     """Loads this replica's part of every global batch, whichever replicas take part in the step.
