@@ -26,7 +26,7 @@ def groups(record: RankRecord, stream: str) -> list[range]:
     return [range(first, end) for first, end in pairwise([0, *(count - ahead for count in grown)])]
 
 
-def grouped(record: RankRecord) -> list[list[StepRecord]]:
+def group_by_batch(record: RankRecord) -> list[list[StepRecord]]:
     """Return the optimizers' steps that belong to the same batches, as where two models take turns."""
     found: list[list[StepRecord]] = []
     seen: dict[str, int] | None = None
@@ -80,7 +80,7 @@ def pool(group: range, sizes: list[list[int]]) -> list[Ref]:
     ]
 
 
-def assigned(samples: Sequence[Ref], sizes: list[list[int]]) -> list[list[list[Ref]]]:
+def assign_in_order(samples: Sequence[Ref], sizes: list[list[int]]) -> list[list[list[Ref]]]:
     """Assign samples in order, in batches of these sizes."""
     rest = iter(samples)
     return [[[next(rest) for _ in range(size)] for size in row] for row in sizes]
@@ -88,7 +88,7 @@ def assigned(samples: Sequence[Ref], sizes: list[list[int]]) -> list[list[list[R
 
 def as_they_were(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
     """Assign every rank its own samples."""
-    return assigned(pool(group, sizes), sizes)
+    return assign_in_order(pool(group, sizes), sizes)
 
 
 def mixed(records: Sequence[RankRecord], seed: int) -> Placement:
@@ -104,11 +104,11 @@ def mixed(records: Sequence[RankRecord], seed: int) -> Placement:
         for total in {sum(row) for row in sizes}:
             alike = [(number, row) for number, row in zip(group, sizes, strict=True) if sum(row) == total]
             samples = [ref for number, row in alike for ref in pool(range(number, number + 1), [row])]
-            rows = assigned(ordered(samples, stream, group), [row for _, row in alike])
+            rows = assign_in_order(order_stream(samples, stream, group), [row for _, row in alike])
             found |= {number: row for (number, _), row in zip(alike, rows, strict=True)}
         return [found[number] for number in group]
 
-    def ordered(samples: list[Ref], stream: str, group: range) -> list[Ref]:
+    def order_stream(samples: list[Ref], stream: str, group: range) -> list[Ref]:
         order = np.random.default_rng([seed, samples[0][1]]).permutation(len(samples)).tolist()
         if group.start // len(group) % 2 == 0:
             known = [records[rank].streams[stream][number][place].counts for rank, number, place in samples]

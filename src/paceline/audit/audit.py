@@ -36,7 +36,7 @@ class Audit:
         if failed is not None:
             return failed
         moved = self._moved_balanced if self.balanced else self._moved_plain
-        return self._repeats() or self._ranks_agree() or moved() or self._divided() or self.exact()
+        return self._repeats() or self._ranks_agree() or moved() or self._check_division() or self.exact()
 
     # -- the first run ---------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Audit:
 
     # -- causes ----------------------------------------------------------------------------------------------------
 
-    def _divided(self) -> AuditVerdict | None:
+    def _check_division(self) -> AuditVerdict | None:
         """Check that the loop divides the losses of micro-batches; return a verdict if it does not."""
         first = self.base.records[0]
         number = max(
@@ -236,7 +236,7 @@ class Audit:
 
     def frozen(self, steps: int, **changes: Any) -> AuditPlan:
         """Return a plan of so many steps from the same parameters; two models may take turns within a step."""
-        each = max(len(group) for group in arrange.grouped(self.base.records[0]))
+        each = max(len(group) for group in arrange.group_by_batch(self.base.records[0]))
         return replace(self.plan, frozen=True, steps=steps * each, **changes)
 
     def common(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.audit import arrange, compare
-from paceline.audit.arrange import as_they_were, grouped, groups, pool, shared, sizes_of
+from paceline.audit.arrange import as_they_were, group_by_batch, groups, pool, shared, sizes_of
 from paceline.audit.compare import flat
 from paceline.audit.run import Arranged, AuditPlan, BalancedRun, RankRecord
 from paceline.audit.verdict import AuditVerdict, Cause
@@ -94,7 +94,7 @@ def probing_gradients(
     record: RankRecord, names: Sequence[str], expected: dict[str, int], *, raw: bool = False
 ) -> dict[str, Array] | None:
     """Return the gradients of a probing run's steps; None if they did not take the batches that were meant for them."""
-    steps = grouped(record)[: len(names)]
+    steps = group_by_batch(record)[: len(names)]
     aligned = all(
         [after - before for before, after in pairwise(step[0].delivered[stream] for step in steps)]
         == [batches] * (len(steps) - 1)
@@ -176,13 +176,13 @@ Probes = tuple[Probe | None, Probe | None, bool]
 
 def find_cause(audit: Audit, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
     """Make the probing run, and return the verdict that it leads to."""
-    shown, raw, summed = _probed(audit, alone=alone)
+    shown, raw, summed = _run_probes(audit, alone=alone)
     if audit.random and (shown is None or shown.control > 100 * audit.tolerance):
         return audit.unknown(Cause.CHANCE)
     if shown is None:
         return audit.not_exact(Cause.UNKNOWN, found)
     if shown.control > 100 * audit.tolerance:
-        return _carried(audit, found, shown)
+        return _carried_verdict(audit, found, shown)
     facts = audit.base.records[0].facts
     fine = 1e-5 if audit.precision == "float64" else 2e-2
     rows, samples = facts.get("collated", (0, 0))
@@ -193,7 +193,7 @@ def find_cause(audit: Audit, found: compare.Difference, *, alone: bool = False) 
         shown = raw
     if shown.residual > fine or (shown.extreme and not filtered):
         if hooks := facts.get("hooks"):
-            without, _, _ = _probed(audit, alone=alone, hooks=False)
+            without, _, _ = _run_probes(audit, alone=alone, hooks=False)
             if without is None:
                 return audit.not_exact(Cause.UNKNOWN, found)
             if without.residual <= fine and not without.extreme:
@@ -212,12 +212,12 @@ def find_cause(audit: Audit, found: compare.Difference, *, alone: bool = False) 
     return _verdict_without_probe_evidence(audit, found, filtered)
 
 
-def _carried(audit: Audit, found: compare.Difference, shown: Probe) -> AuditVerdict:
+def _carried_verdict(audit: Audit, found: compare.Difference, shown: Probe) -> AuditVerdict:
     """Return the verdict on a script whose gradient of the same samples depends on the steps before."""
     first = max(found.steps[0].values(), default=0.0) if found.steps else 0.0
     if first > audit.tolerance:  # before anything was carried
         return audit.not_exact(Cause.UNKNOWN, found, "state that is carried from step to step hides it")
-    same, _, _ = _probed(audit, steps=CONTROL_STEPS)
+    same, _, _ = _run_probes(audit, steps=CONTROL_STEPS)
     largest = np.abs(shown.again).max(initial=0)
     if same is None or np.allclose(same.again, shown.again, rtol=0, atol=100 * audit.tolerance * largest):
         return audit.not_exact(Cause.UNKNOWN, found, "what changes from step to step hides it")  # whatever the batches
@@ -260,9 +260,9 @@ def by_size(audit: Audit, found: compare.Difference) -> AuditVerdict:
     kind = audit.balanced[0]
     if audit.streams:
         return audit.not_exact(Cause.OTHER_DATA, found, ", ".join(audit.streams))
-    shown, _, _ = _probed(audit)
+    shown, _, _ = _run_probes(audit)
     if shown is not None and shown.control > 100 * audit.tolerance:
-        return audit.unknown(Cause.CHANCE) if audit.random else _carried(audit, found, shown)
+        return audit.unknown(Cause.CHANCE) if audit.random else _carried_verdict(audit, found, shown)
     exponent = _size_exponent(audit, kind) if kind["candidates"] else None
     if exponent == 2:
         return audit.not_exact(Cause.SUM, found, "a rank's weight grows with the square of its batch")
@@ -272,7 +272,7 @@ def by_size(audit: Audit, found: compare.Difference) -> AuditVerdict:
     return audit.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
 
 
-def _probed(audit: Audit, *, alone: bool = False, hooks: bool = True, steps: Sequence[str] = PROBE_STEPS) -> Probes:
+def _run_probes(audit: Audit, *, alone: bool = False, hooks: bool = True, steps: Sequence[str] = PROBE_STEPS) -> Probes:
     """Make all probing steps, as many in one run as an epoch has."""
     of, each, epoch, sizes, counts = (_of_balanced if audit.balanced else _of_plain)(audit, alone, steps)
     found: dict[str, Array] = {}
@@ -364,7 +364,7 @@ def _size_exponent(audit: Audit, kind: dict[str, Any]) -> float | None:
 def _rows(audit: Audit, balanced: BalancedRun) -> list[tuple[list[int], Array]] | None:
     """Return the ranks' sizes and the gradient of four steps from the same parameters."""
     run = audit.run(audit.frozen(4, balanced=balanced), False)
-    steps = arrange.grouped(run.records[0])[:4] if run.records and not run.error else []
+    steps = arrange.group_by_batch(run.records[0])[:4] if run.records and not run.error else []
     if len(steps) < 4:
         return None
     return [(step[0].facts["sizes"][0], compare.flat(step)) for step in steps]

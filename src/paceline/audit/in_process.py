@@ -12,8 +12,8 @@ import torch
 from paceline.audit.audit import Audit
 from paceline.audit.inside.patches import no_dropout
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
-from paceline.audit.inside.samples import converted, counts, rows_of, written
-from paceline.audit.inside.step_recorder import Names, folded
+from paceline.audit.inside.samples import convert_tensors, counts, rows_of, written
+from paceline.audit.inside.step_recorder import Names, fold_values
 from paceline.audit.run import Arrays, AuditPlan, AuditRun, RankRecord, Ref, Sample, StepRecord
 from paceline.audit.verdict import AuditVerdict
 
@@ -123,7 +123,7 @@ class SimulatedRanks:
 
     def sample(self, ref: Ref) -> Sample:
         """Return a sample by its row, with the sizes of its parts."""
-        item = converted(self.batches[ref[1]], lambda tensor: tensor[self.row(ref)])
+        item = convert_tensors(self.batches[ref[1]], lambda tensor: tensor[self.row(ref)])
         return Sample(self.row(ref), counts(written(plain(item))))
 
     def averaged(self, number: int, parts: list[list[Ref]]) -> tuple[Arrays, bool]:
@@ -144,7 +144,7 @@ class SimulatedRanks:
         """Return the gradients of one rank, whose samples are all of one global batch."""
         rows = [self.row(ref) for ref in refs]
         with torch.enable_grad():
-            loss = self.step(converted(self.batches[refs[0][1]], lambda tensor: tensor[rows]))
+            loss = self.step(convert_tensors(self.batches[refs[0][1]], lambda tensor: tensor[rows]))
             for leaf in leaves_of(loss) if self.find_parameters else ():
                 if not any(leaf is known for known in self.parameters.values()):
                     self.parameters[f"parameter {len(self.parameters)} {tuple(leaf.shape)}"] = leaf
@@ -153,7 +153,7 @@ class SimulatedRanks:
         if all(gradient is None for gradient in found):
             raise ValueError("step must return a loss that depends on the model's parameters, before any backward()")
         return {
-            name: folded(torch.zeros_like(parameter) if gradient is None else gradient)
+            name: fold_values(torch.zeros_like(parameter) if gradient is None else gradient)
             for (name, parameter), gradient in zip(self.parameters.items(), found, strict=True)
         }
 

@@ -49,11 +49,11 @@ class Launcher:
         folder = self.folder / str(self.runs)
         folder.mkdir()
         (folder / "plan").write_text(json.dumps(asdict(plan)), encoding="utf-8")
-        error = self._started(command, folder)
+        error = self._run_command(command, folder)
         records = [RankRecord.load(path) for path in folder.glob("*.json")]
         return AuditRun(sorted(records, key=lambda record: record.rank), str(folder), error)
 
-    def _started(self, command: list[str], folder: Path) -> str:
+    def _run_command(self, command: list[str], folder: Path) -> str:
         """Run a command; return the error among its last words if it failed."""
         began = time.monotonic()
         environment = environment_with_hooks({"torch": "paceline.audit.inside:begin"}, PACELINE_AUDIT=str(folder))

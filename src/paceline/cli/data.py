@@ -102,14 +102,14 @@ def data_load(
     if one:
         if len(first) > 1:
             raise ValueError(f"{name} holds more than one trace: give a folder with --out instead of {target}")
-        _written(first[0], target)
+        _write_trace(first[0], target)
         return
     used: set[str] = set()
     for trace in (*first, *traces):
         if trace.name in used:
             raise ValueError(f"{name} holds several traces named {trace.name!r}: read its files one by one")
         used.add(trace.name)
-        _written(trace, target / f"{trace.name.replace('/', '_')}.parquet")
+        _write_trace(trace, target / f"{trace.name.replace('/', '_')}.parquet")
 
 
 # -- parts -------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def _readable(key: str, value: Any) -> str:
     return f"{value}, {datetime.fromtimestamp(float(since[1]), UTC):%Y-%m-%d %H:%M:%S}" if since else value
 
 
-def _written(trace: Trace, path: Path) -> None:
+def _write_trace(trace: Trace, path: Path) -> None:
     import numpy as np
 
     from paceline.datasets.formats.tables import write_csv

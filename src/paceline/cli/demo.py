@@ -37,7 +37,7 @@ def run(folder: Path, out: Console) -> None:
     out.print(f"[bold]1  Recorded jobs[/]: fitting to {_names(fitting)}; scoring on {_names(held_out)}")
 
     out.print("[bold]2  Fitting[/]")
-    models = {text: _fitted(text, fitting, folder, out) for text in DEFAULT_PREDICTORS}
+    models = {text: _fit_or_named(text, fitting, folder, out) for text in DEFAULT_PREDICTORS}
 
     out.print("[bold]3  How well is the next speed predicted?[/] RMSE and MAE relative to those of the last value")
     with out.status("scoring ..."):
@@ -119,7 +119,7 @@ def _live(out: Console) -> ExperimentOutcome | None:
     return outcome
 
 
-def _fitted(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
+def _fit_or_named(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
     """Return a fitted predictor, or one that needs no fitting."""
     predictor = named(text)
     # comes fitted, to these jobs among others

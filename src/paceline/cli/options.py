@@ -129,7 +129,7 @@ def user_predictor(text: str) -> FleetPredictor:
     """
     found = NAMED.fullmatch(text)
     assert found is not None, "predictor says so"
-    module = _imported(found["module"])
+    module = _import_module(found["module"])
     files.add(str(module.__file__))
     kind = getattr(module, found["name"], None)
     if not inspect.isclass(kind):
@@ -156,7 +156,7 @@ def user_location(error: BaseException | None) -> str:
     return ""
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     if name.endswith(".py"):
         return _run(Path(name))
     if (folder := str(Path.cwd())) not in sys.path:

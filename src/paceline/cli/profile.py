@@ -65,7 +65,7 @@ def profile(
             progress=lambda size: show(f"measuring a batch of {size}"),
         )
     save_profile(measured, target)
-    for line in _described(measured):
+    for line in _describe_profile(measured):
         out.print(escape(line))
     written = str(target)
     if find_spec("matplotlib") is not None and measured["seconds"].count() > 1:
@@ -75,7 +75,7 @@ def profile(
     out.print(escape(f"written to {written}"), soft_wrap=True)
 
 
-def _described(measured: pd.DataFrame) -> list[str]:
+def _describe_profile(measured: pd.DataFrame) -> list[str]:
     """Return lines that describe the measurements and the fitted curve."""
     from paceline.predictors.curve_fit import fit_curve, weights_by_uncertainty
 

@@ -142,7 +142,7 @@ def time_text(seconds: float) -> str:
     return _text.duration(seconds)
 
 
-def speed_text(samples_a_second: float) -> str:
+def format_speed(samples_a_second: float) -> str:
     """Return a speed."""
     if not np.isfinite(samples_a_second):
         return "-"
@@ -156,7 +156,7 @@ def samples_text(number: float) -> str:
     return f"{number:.0f}" if number < 1e7 else f"{number / 1e6:.0f} M"
 
 
-def percent_text(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share in percent; shares above 1000% are not shown exactly."""
     if not np.isfinite(share):
         return "-"
@@ -188,10 +188,10 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
         changes(run, "what the balancer did, and why"),
     ]
     alarm = is_long(silent, typical_seconds(run)) or bool(run.silent_iterations.any())
-    return framed(parts, run.name, f"{_text.count(done, 'iteration')} recorded", alarm=alarm)
+    return add_frame(parts, run.name, f"{_text.count(done, 'iteration')} recorded", alarm=alarm)
 
 
-def framed(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -> Panel:
+def add_frame(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -> Panel:
     """Return a picture's parts in a frame with the run's name, red in an alarm."""
     return Panel(
         Group(*parts),
@@ -274,11 +274,11 @@ def _headline(run: Run) -> Text:
         f"  {time_text(finite_median(wall))} each, {time_text(finite_median(made))} of it computing on the slowest\n"
     )
     waits = run.waiting(last=RECENT)
-    text.append(f"waiting {percent_text(waits.share)} of the computing time")
-    text.append(f", {'saves' if saved >= 0 else 'costs'} about {percent_text(abs(saved))} against equal batches")
+    text.append(f"waiting {format_percent(waits.share)} of the computing time")
+    text.append(f", {'saves' if saved >= 0 else 'costs'} about {format_percent(abs(saved))} against equal batches")
     if waits.known:
-        text.append(f"\nit would be {percent_text(waits.from_workers)} with equal work (uneven workers), ")
-        text.append(f"{percent_text(waits.from_work)} with equal speeds (uneven samples)")
+        text.append(f"\nit would be {format_percent(waits.from_workers)} with equal work (uneven workers), ")
+        text.append(f"{format_percent(waits.from_work)} with equal speeds (uneven samples)")
     return text
 
 
@@ -314,10 +314,10 @@ def _workers(run: Run) -> Iterator[RenderableType]:
             samples_text(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
             Text("missing", style="bold red") if missing else time_text(seconds_W[w]),
             time_text(forecast_W[w]),
-            percent_text(error_W[w]),
-            speed_text(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
-            percent_text(waits_W[w]),
-            Text(percent_text(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else ""),
+            format_percent(error_W[w]),
+            format_speed(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
+            format_percent(waits_W[w]),
+            Text(format_percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else ""),
         )
     yield table
     if len(order) > SHOWN:  # below the table, whose first column is as narrow as the names
@@ -356,7 +356,7 @@ def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
         Text(),
         changes(run, "what happened, and why"),
     ]
-    return framed(parts, run.name, f"{_text.count(done, 'round')} recorded", alarm=bool(alarms))
+    return add_frame(parts, run.name, f"{_text.count(done, 'round')} recorded", alarm=bool(alarms))
 
 
 def _async_alarms(run: AsyncRun, silent: float) -> list[Text]:
@@ -376,14 +376,14 @@ def _async_headline(run: AsyncRun) -> Text:
     last = {name: values[-1] for name, values in run.of_fleet.items()}
     bound = "no bound" if run.bound is None else f"bound {run.bound}"
     text = Text.assemble((f"{to_printable(run.scheme)}, version {last['version']:.0f}", "bold"))
-    text.append(f"  {last['applied']:,.0f} samples applied, {speed_text(run.samples_per_second)}\n")
+    text.append(f"  {last['applied']:,.0f} samples applied, {format_speed(run.samples_per_second)}\n")
     text.append(
-        f"largest staleness applied {last['largest']:.0f}, {bound}; wasted {percent_text(run.wasted_share[-1])}"
+        f"largest staleness applied {last['largest']:.0f}, {bound}; wasted {format_percent(run.wasted_share[-1])}"
     )
     text.append(f" (dropped {last['dropped']:,.0f}, given up {last['abandoned']:,.0f}, refused {last['refused']:,.0f})")
     if np.isfinite(last["forecast"]):
         text.append(f"\nstaleness forecast {last['forecast']:.1f}, seen {last['actual']:.1f}; ")
-        text.append(f"{percent_text(last['covered'])} of the pushes within the limit of the forecast")
+        text.append(f"{format_percent(last['covered'])} of the pushes within the limit of the forecast")
     return text
 
 
@@ -402,7 +402,7 @@ def _async_workers(run: AsyncRun) -> Table:
             samples_text(last_known(rows["done"][:, w])),
             samples_text(last_known(rows["wasted"][:, w])),
             time_text(last_known(rows["waited"][:, w])),
-            percent_text(float(np.mean([worker in one for one in run.stragglers[-RECENT:]]))),
+            format_percent(float(np.mean([worker in one for one in run.stragglers[-RECENT:]]))),
         )
     if len(order) > SHOWN:
         table.add_row(Text(f"{len(order) - SHOWN} others are fresher", style="dim"))

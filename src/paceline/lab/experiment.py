@@ -154,7 +154,7 @@ class ExperimentOutcome:
 
     def pairs(self, scheme: str) -> Array:
         """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""
-        counted = [turn.seconds[settled(turn.seconds) :] for turn in self.turns]
+        counted = [turn.seconds[first_counted_iteration(turn.seconds) :] for turn in self.turns]
         rates = [len(seconds) / sum(seconds) for seconds in counted]
         here = [index for index, turn in enumerate(self.turns) if turn.scheme == scheme]
         return np.array([rates[index] / ((rates[index - 1] + rates[index + 1]) / 2) for index in here])
@@ -204,7 +204,11 @@ class ExperimentOutcome:
     def measured(self, scheme: str) -> tuple[Array, Array, Array]:
         """Return wall seconds ``[K]``, sizes and busy time ``[K, W]`` of the recorded iterations that count."""
         begun = [(turn.first, turn.seconds) for turn in self.turns if turn.scheme == scheme]
-        walls = {first + k: seconds[k] for first, seconds in begun for k in range(settled(seconds), len(seconds))}
+        walls = {
+            first + k: seconds[k]
+            for first, seconds in begun
+            for k in range(first_counted_iteration(seconds), len(seconds))
+        }
         # The times of the last iterations on a device may still be unknown.
         known = [record for record in self.results[0].records[scheme] if np.isfinite(record.seconds).all()]
         chosen = [record for record in known if record.index in walls]
@@ -218,7 +222,7 @@ class ExperimentOutcome:
         return walls_K, sizes_KW, np.array([record.seconds for record in chosen], dtype=float)
 
 
-def settled(seconds: list[float]) -> int:
+def first_counted_iteration(seconds: list[float]) -> int:
     """Return the first iteration of a turn that counts: at least the last one does, however slow the machine."""
     return min(3, len(seconds) - 1)
 

@@ -25,7 +25,7 @@ def async_page(run: AsyncRun, *, digest: str = "", command: str = "") -> Page:
         "asynchronous run",
         name.stem,
         _verdict(run, stalest[0], last),
-        [*_charts(run, stalest, last), _workers(run, stalest), _happened(run)],
+        [*_charts(run, stalest, last), _workers(run, stalest), _events(run)],
         settings=[("scheme", run.scheme), ("bound on staleness", bound), ("full batch", f"{run.batch} samples")],
         data=[(name.name, f"{len(run)} rounds of {len(run.workers)} workers", digest)],
         command=command,
@@ -70,7 +70,7 @@ def _verdict(run: AsyncRun, stalest: int, last: dict[str, float]) -> list[dict[s
 
 def _charts(run: AsyncRun, stalest: list[int], last: dict[str, float]) -> list[dict[str, Any]]:
     chart, w = partial(lines, along=run.seconds, x="seconds"), stalest[0]
-    held_RW = _held(run.of_workers["staleness"])
+    held_RW = _hold_last(run.of_workers["staleness"])
     staleness, staleness_bands = of_fleet(held_RW, run.workers, stalest)
     sizes, sizes_bands = of_fleet(run.of_workers["sizes"], run.workers, stalest)
     about = "Versions that the model moved between a worker's last pull and its push."
@@ -122,14 +122,14 @@ def _workers(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
     return section("Workers", "The stalest first.", table("All workers", columns, rows))
 
 
-def _happened(run: AsyncRun) -> dict[str, Any]:
+def _events(run: AsyncRun) -> dict[str, Any]:
     happened = [r for r in range(len(run)) if run.acted[r]][-20:]
     rows = [(f"{run.of_fleet['index'][r]:.0f}", run.why[r]) for r in happened]
     reasons = table("The last rounds", (("round", "text"), ("reason", "text")), rows)
     return section("What happened, and why", "", reasons)
 
 
-def _held(values_RW: Array) -> Array:
+def _hold_last(values_RW: Array) -> Array:
     """Return each worker's last known value, round by round: of a round without its push nothing is known."""
     last_RW = np.where(np.isfinite(values_RW), np.arange(len(values_RW))[:, None], 0)
     return np.asarray(np.take_along_axis(values_RW, np.maximum.accumulate(last_RW, axis=0), axis=0))

@@ -173,7 +173,7 @@ def watch_balanced(patches: Patches) -> None:
     def loading(before: Any) -> Any:
         def load(chunks: Any, numbers: Any) -> Any:
             get = one_of(chunks.dataset)
-            return chunks.collate([recorder.loaded("balanced", number, get) for number in numbers.tolist()])
+            return chunks.collate([recorder.load_sample("balanced", number, get) for number in numbers.tolist()])
 
         return load
 
@@ -191,7 +191,7 @@ def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
     def counting(samples: list[Any]) -> Any:
         recorder.count_batch(name)
         recorder.before_collating()
-        return recorder.collated(len(samples), (collate or default_collate)(samples))
+        return recorder.collate_batch(len(samples), (collate or default_collate)(samples))
 
     return counting
 
@@ -200,7 +200,7 @@ def candidates(recorder: Any, dataset: Any) -> tuple[list[tuple[int, dict[str, i
     """Return the numbers of some samples with the sizes of their parts, and their checksum, None where they change."""
 
     def load() -> list[Any]:
-        samples = [recorder.loaded("balanced", k, one_of(dataset)) for k in range(min(len(dataset), 64))]
+        samples = [recorder.load_sample("balanced", k, one_of(dataset)) for k in range(min(len(dataset), 64))]
         return [recorded(sample, number) for number, sample in enumerate(samples)]
 
     with torch.no_grad():

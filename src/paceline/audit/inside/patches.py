@@ -71,7 +71,7 @@ class Patches:
         """Disable dropout: which values it drops depends on the sample's position."""
         functional: Any = torch.nn.functional
         for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
-            self.replace(functional, name, lambda before: unchanged)
+            self.replace(functional, name, lambda before: identity_dropout)
         self.replace(functional, "scaled_dot_product_attention", without_dropout)
         for layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):  # each has a forward pass of its own
             self.replace(layer, "forward", recurrent)
@@ -106,8 +106,8 @@ class Patches:
         if hasattr(fetcher, "dataset_iter"):
             loaded = self._from_stream(fetcher, index) if together else [next(fetcher.dataset_iter)]
             numbers, get = list(range(len(loaded))), loaded.__getitem__
-        samples = self.recorder.fetched(self._stream(loader), dataset, numbers, get)
-        return self.recorder.collated(len(samples), collate(samples))
+        samples = self.recorder.fetch_samples(self._stream(loader), dataset, numbers, get)
+        return self.recorder.collate_batch(len(samples), collate(samples))
 
     @staticmethod
     def _from_stream(fetcher: Any, index: Any) -> list[Any]:
@@ -149,7 +149,7 @@ class Patches:
                 return values
             numbers = values.tolist()
             stream = f"{RANDINT} {arguments} {sorted(options)}"
-            samples = self.recorder.fetched(stream, range(2**62), numbers, int)
+            samples = self.recorder.fetch_samples(stream, range(2**62), numbers, int)
             return torch.tensor(samples, dtype=values.dtype, device=values.device)
 
         return randint
@@ -229,7 +229,7 @@ class Patches:
             @functools.wraps(before)
             def clip(parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
                 norm = before(parameters, 1e300 if frozen else max_norm, *arguments, **options)
-                recorder.clipped(norm, max_norm)
+                recorder.note_clipping(norm, max_norm)
                 return norm
 
             return clip
@@ -287,7 +287,7 @@ def length_of(loader: Any) -> int:
         return 0
 
 
-def unchanged(input: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - torch's own name
+def identity_dropout(input: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - torch's own name
     """Return what dropout is given."""
     return input
 

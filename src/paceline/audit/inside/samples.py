@@ -136,17 +136,17 @@ def rows_of(batch: Any) -> int | None:
     return next((rows for part in parts if (rows := rows_of(part)) is not None), None)
 
 
-def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def convert_tensors(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return a batch whose tensors are changed, wherever they lie."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(converted(part, change) for part in batch))
+        return type(batch)(*(convert_tensors(part, change) for part in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(converted(part, change) for part in batch)
+        return type(batch)(convert_tensors(part, change) for part in batch)
     if isinstance(batch, Mapping):
         new = batch.copy() if hasattr(batch, "copy") else dict(batch)
         for name, part in batch.items():
-            new[name] = converted(part, change)
+            new[name] = convert_tensors(part, change)
         return new
     return batch

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from paceline._arrays import Array
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
-from paceline.audit.inside.samples import converted, counts, digest, read, recorded, rows_of
+from paceline.audit.inside.samples import convert_tensors, counts, digest, read, recorded, rows_of
 from paceline.audit.run import RANDINT, AuditPlan, RankRecord, Sample, StepRecord
 
 WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?=\.)")
@@ -121,24 +121,24 @@ class StepRecorder:
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
-    def fetched(self, stream: str, dataset: Any, indices: list[Any], get: Callable[[Any], Any]) -> list[Any]:
+    def fetch_samples(self, stream: str, dataset: Any, indices: list[Any], get: Callable[[Any], Any]) -> list[Any]:
         """Return the next samples of a stream: those of these indices, or others in their place."""
         batches = self.record.streams.setdefault(stream, [])
         arranged = (self.plan.arranged or {}).get(stream, [])
         refs = arranged[len(batches)][self._rank()] if len(batches) < len(arranged) else None
         self._look_for_draws()
         if refs is None:
-            samples = [self.loaded(stream, index, get) for index in indices]
+            samples = [self.load_sample(stream, index, get) for index in indices]
             known = [recorded(item, index) for item, index in zip(samples, indices, strict=True)]
         else:
-            known = [self._supplied(stream, *ref) for ref in refs]
-            samples = [read(one, lambda index: self.loaded(stream, index, dataset.__getitem__)) for one in known]
+            known = [self._original_sample(stream, *ref) for ref in refs]
+            samples = [read(one, lambda index: self.load_sample(stream, index, dataset.__getitem__)) for one in known]
         batches.append([Sample(digest(one), counts(one)) for one in known])
         self._samples.setdefault(stream, []).append(known)
         self._random = random_state()
         return samples
 
-    def loaded(self, stream: str, index: Any, get: Callable[[Any], Any]) -> Any:
+    def load_sample(self, stream: str, index: Any, get: Callable[[Any], Any]) -> Any:
         """Return a sample, loaded with the same random numbers wherever and whenever that is."""
         with Seeded(f"{stream} {index}"):
             item = get(index)
@@ -150,20 +150,20 @@ class StepRecorder:
                     self.record.facts["random samples"] = True
         return item
 
-    def _supplied(self, stream: str, rank: int, batch: int, place: int) -> Any:
+    def _original_sample(self, stream: str, rank: int, batch: int, place: int) -> Any:
         """Return a written sample that a rank was given in the first run."""
         if rank not in self._supplies:
             self._supplies[rank] = torch.load(Path(self.plan.supplies, f"{rank}.samples"), weights_only=True)
         return self._supplies[rank][stream][batch][place]
 
-    def collated(self, samples: int, batch: Any) -> Any:
+    def collate_batch(self, samples: int, batch: Any) -> Any:
         """Return a batch that was made of so many samples, in the precision of the run."""
         rows = rows_of(batch)
         if rows is not None and rows != samples:
             self.record.facts.setdefault("collated", [rows, samples])
         if self.plan.precision != "float64":
             return batch
-        return converted(batch, lambda part: part.double() if part.is_floating_point() else part)
+        return convert_tensors(batch, lambda part: part.double() if part.is_floating_point() else part)
 
     def before_collating(self) -> None:
         """Note the random state when a balanced loader makes a batch."""
@@ -200,7 +200,7 @@ class StepRecorder:
             self.note(sizes=[int(size) for size in loader.batch_sizes])
         parameters = self._parameters(optimizer)
         for name, parameter in parameters.items():
-            self.record.start.setdefault(name, folded(parameter))
+            self.record.start.setdefault(name, fold_values(parameter))
         self._gradients = None if closure else gradients(parameters)
         if self.plan.frozen:
             self._before = [(parameter, parameter.detach().clone()) for parameter in parameters.values()]
@@ -222,7 +222,7 @@ class StepRecorder:
         with torch.no_grad():
             for parameter, before in self._before:
                 parameter.copy_(before)
-        after = {name: folded(parameter) for name, parameter in parameters.items()}
+        after = {name: fold_values(parameter) for name, parameter in parameters.items()}
         raw = {name: self._raw[id(one)] for name, one in parameters.items() if id(one) in self._raw}
         self.record.steps.append(
             StepRecord(delivered, found, after, self._facts, raw if len(raw) == len(parameters) else {})
@@ -237,7 +237,7 @@ class StepRecorder:
         self._backward = self._norm()
         if self.plan.frozen:
             unsharded = (one for one in self._known_parameters() if not hasattr(one, "full_tensor"))
-            self._raw = {id(one): folded(one.grad) for one in unsharded if one.grad is not None}
+            self._raw = {id(one): fold_values(one.grad) for one in unsharded if one.grad is not None}
 
     def _norm(self) -> float:
         found = [one.grad for one in self._known_parameters() if one.grad is not None and not one.grad.is_sparse]
@@ -248,7 +248,7 @@ class StepRecorder:
         parameters = {id(one): one for module in self.names.modules() for one in module.parameters()}
         return list(parameters.values())
 
-    def clipped(self, norm: Any, limit: float) -> None:
+    def note_clipping(self, norm: Any, limit: float) -> None:
         """Note the norm that gradients are clipped by; that of sharded ones is the same on every rank."""
         if not hasattr(norm, "full_tensor"):
             self.note(clipped=[float(norm), float(limit)])
@@ -275,7 +275,7 @@ class StepRecorder:
         self.record.facts |= {
             "mixing": self.names.mixing_layers(),
             "hooks": self.names.hooked_parameters(),
-            "not trained": self.names.not_trained(self._trained, folded),
+            "not trained": self.names.not_trained(self._trained, fold_values),
             "dtypes": sorted(self._dtypes),
         }
         torch.save(self._samples, self.folder / f"{self.record.rank}.samples")
@@ -298,12 +298,12 @@ class StepRecorder:
 def gradients(parameters: dict[str, torch.Tensor]) -> dict[str, Array]:
     """Return the gradients of parameters, zero where there is none."""
     return {
-        name: folded(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        name: fold_values(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
         for name, parameter in parameters.items()
     }
 
 
-def folded(tensor: torch.Tensor) -> Array:
+def fold_values(tensor: torch.Tensor) -> Array:
     """Return a tensor's values; of a large one, sums of its values with random signs.
 
     A difference between two tensors shows in the sums, which are linear.
