@@ -97,9 +97,10 @@ def test_balancing_is_never_slower_than_equal(seed):
     assert taken.sum() < 1.02 * equal.sum()
 
 
-def test_lone_stalls_do_not_move_sizes():
+@pytest.mark.parametrize("seed", [0, 3])
+def test_lone_stalls_do_not_move_sizes(seed):
     """A worker stalls now and then, for one iteration: nothing is to be gained, and nothing lost by reacting."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     fixed_TW, per_TW = noisy([0.5, 0.5, 0.5], 300, rng), noisy([0.016, 0.016, 0.016], 300, rng)
     stall_TW = (rng.random(fixed_TW.shape) < 0.03) * rng.uniform(1, 10, fixed_TW.shape)
     taken, equal, sizes = ran(fixed_TW, per_TW, pause_TW=stall_TW)
