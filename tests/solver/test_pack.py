@@ -343,6 +343,15 @@ def test_forecast_curves_in_place_of_speeds():
     )
 
 
+@pytest.mark.parametrize("micro_batches", ["equal", "lockstep"])
+def test_floors_of_curves_bound_the_step(micro_batches):
+    each = {"floor": 5.0, "slope": 0.001, "intercept": 0.1, "limit": np.inf}
+    curves = Curves(**{name: np.full(2, value) for name, value in each.items()})
+    packing = pack([600, 500, 400, 300], cap=1000, speeds=curves, micro_batches=micro_batches)
+    assert packing.lower_bound <= packing.makespan <= packing.lockstep
+    assert packing.makespan >= 5.0
+
+
 def test_given_costs_are_used_as_they_are():
     packing = pack([10, 10, 10], cap=10, speeds=[1.0, 1.0], cost=[4.0, 2.0, 2.0])
     np.testing.assert_array_equal(packing.seconds, [4.0, 4.0])

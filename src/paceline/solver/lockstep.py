@@ -23,8 +23,8 @@ def search_lockstep(problem: Problem, fewest: int, equal: Bins) -> Bins:
     ``fewest`` is a number of rounds below which no packing comes; ``equal`` is a packing to do better than.
     """
     best = _Rounds.of_bins(problem, equal)
-    # More time in the first rounds leaves less for the last, which hold short samples and so fill their caps first;
-    # measured on the lengths and fleets of benchmarks/pack.py, where no third pair gained another percent.
+    # More time in the first rounds leaves less for the last, which hold short samples and so fill their caps first.
+    # Both pairs were chosen on the lengths and fleets of benchmarks/pack.py.
     for slack, ranks_with_largest in ((1.06, 0.25), (1.1, 0.5)):
         rounds, worse, before = fewest, 0, np.inf
         while worse < 2 and rounds < fewest + 64:  # few rounds may not fit, and more than needed cost a fixed time each

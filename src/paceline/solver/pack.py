@@ -475,7 +475,8 @@ def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, p
     seconds_WP = problem.seconds(work_WP)
     rounds = np.zeros((problem.ranks, int(counts_W.max()), work_BP.shape[1]))
     rounds[rank_B[order], nth_B[order]] = work_BP[order] * problem.fleet.pace[rank_B[order], None]
-    lockstep = float(rounds.max(axis=0).sum() + problem.fleet.fixed.max())
+    longest = float(seconds_WP.max(axis=0).sum())  # of curves with a floor also more than all rounds together
+    lockstep = max(float(rounds.max(axis=0).sum() + problem.fleet.fixed.max()), longest)
     return Packing(
         rank=rank_B[bins.of],
         micro_batch=nth_B[bins.of],
@@ -483,7 +484,7 @@ def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, p
         fill=sums(_fill(problem, bins, padded=padded), rank_B, problem.ranks) / np.maximum(counts_W, 1),
         work=work_WP.sum(axis=1),
         seconds=seconds_WP.sum(axis=1),
-        makespan=lockstep if waits else float(seconds_WP.max(axis=0).sum()),
+        makespan=lockstep if waits else longest,
         lockstep=lockstep,
         _problem=problem,
         _limit=micro_batches,
