@@ -53,6 +53,8 @@ def rank_of(
     with joined(rank, store):
         for world in worlds:
             jobs = [Job(world, rank), Job(world, rank, scheme)]
+            for job in jobs:
+                job.start()
             for turn in range(world.iterations // BLOCK):
                 for job in jobs if turn % 2 else jobs[::-1]:
                     job.train(BLOCK)

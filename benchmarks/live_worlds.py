@@ -114,9 +114,9 @@ class World:
         """Return what every iteration takes at these sizes by the imposed costs, ``[T]``."""
         sample_TW, fixed_TW = self.costs()
         loading_TW = sizes_TW * sample_TW
-        if self.place == "item" and self.processes:
+        if self.place == "item" and self.processes and self.work == "sleep":
             own_TW = np.maximum(fixed_TW, loading_TW / self.processes)
-        else:
+        else:  # loading processes that compute share a core with their rank
             own_TW = fixed_TW + loading_TW
         seconds_T: Array = (own_TW + self.pauses()).max(axis=1)
         return seconds_T
@@ -241,7 +241,7 @@ class Job:
         self.pause_T = world.pauses()[:, rank].tolist()
         self.model = DistributedDataParallel(_network(self))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        data = _dataset(self, 2 * world.share * world.iterations)
+        data = _dataset(self, 2 * world.share * (1 + world.iterations))
         options: dict[str, Any] = {}
         if world.processes:
             options = {"num_workers": world.processes, "multiprocessing_context": "fork"}
@@ -266,6 +266,10 @@ class Job:
         if seconds:
             self.worker.spend(seconds)
 
+    def start(self) -> None:
+        """Train one iteration that is not measured: loading processes start, and what is imported late is imported."""
+        self._step()
+
     def train(self, iterations: int) -> None:
         """Train for so many iterations, which the ranks begin together."""
         import torch.distributed as dist
@@ -273,20 +277,23 @@ class Job:
         dist.barrier()
         began = time.perf_counter()
         for _ in range(iterations):
-            inputs = next(self.batches)
+            self._step()
             self.sizes_TW.append(self.loader.batch_sizes.tolist() if self.balance else [self.world.share] * 2)
-            self.spend("body", len(inputs))
-            loss = self.model(inputs).square().mean()
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.spend("optimizer")
-            self.optimizer.step()
-            self.spend("metrics", len(inputs))
             if self.pause_T[self.iteration]:
                 self.worker.spend(self.pause_T[self.iteration])
             self.iteration = min(self.iteration + 1, self.world.iterations - 1)
         dist.barrier()
         self.wall_seconds.append(time.perf_counter() - began)
+
+    def _step(self) -> None:
+        inputs = next(self.batches)
+        self.spend("body", len(inputs))
+        loss = self.model(inputs).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.spend("optimizer")
+        self.optimizer.step()
+        self.spend("metrics", len(inputs))
 
     def close(self) -> None:
         """Let go of the loading processes and of the balance."""

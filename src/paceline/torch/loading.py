@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import groupby
+from itertools import count, groupby, repeat
 from typing import Any, Protocol
 from weakref import WeakMethod
 
@@ -28,6 +28,11 @@ def runs(places: Sequence[tuple[Any, int]]) -> list[tuple[Any, slice]]:
     >>> runs([(first, 1), (first, 2), (second, 0)])
     [(['a', 'b', 'c'], slice(1, 3, None)), (['d', 'e'], slice(0, 1, None))]
     """
+    first, start = places[0]
+    if all([chunk is first for chunk, _ in places]) and [row for _, row in places] == [
+        *range(start, start + len(places))
+    ]:
+        return [(first, slice(start, start + len(places)))]  # a batch that was loaded as one chunk
     numbered = [(chunk, row, row - index) for index, (chunk, row) in enumerate(places)]
     groups = [list(group) for _, group in groupby(numbered, key=lambda place: (id(place[0]), place[2]))]
     return [(group[0][0], slice(group[0][1], group[-1][1] + 1)) for group in groups]
@@ -162,8 +167,7 @@ class Prefetcher:
         self.collate = collate
         self.generation = self._requested = 0
         self._under_way: set[int] = set()
-        self._stock: dict[int, tuple[Any, int]] = {}
-        self._seconds: dict[int, float] = {}
+        self._stock: dict[int, tuple[Any, int, float]] = {}  # chunk, row and seconds of each sample that has arrived
         self._processes = loading.num_workers
         self._waited, self.ahead = 0.0, (0.0, 0.0)
         self._here = Chunks(dataset, default_collate if collate is None else list)
@@ -185,7 +189,7 @@ class Prefetcher:
     def restart(self) -> None:
         """Begin a new generation."""
         self.generation += 1
-        self._requested, self._under_way, self._stock, self._seconds = 0, set(), {}, {}
+        self._requested, self._under_way, self._stock = 0, set(), {}
 
     def take(self, samples: Samples) -> Any:
         """Return a batch of these samples; wait for those not yet there."""
@@ -200,19 +204,20 @@ class Prefetcher:
         for sample in wanted:
             while sample not in self._stock:
                 self._receive()
-        self.ahead = self._waited, sum(self._seconds[sample] for sample in wanted) / self._processes
-        batch = self._gathered([self._stock[sample] for sample in wanted])
-        for sample in self.assigner.settled_samples().tolist():
-            self._under_way.discard(sample)
-            self._stock.pop(sample, None)
-            self._seconds.pop(sample, None)
+        places = [self._stock[sample] for sample in wanted]
+        self.ahead = self._waited, sum([seconds for _, _, seconds in places]) / self._processes
+        batch = self._gathered(places)
+        settled = self.assigner.settled_samples().tolist()
+        self._under_way.difference_update(settled)
+        for sample in self._stock.keys() & settled:
+            del self._stock[sample]
         return batch
 
-    def _gathered(self, places: list[tuple[Any, int]]) -> Any:
+    def _gathered(self, places: list[tuple[Any, int, float]]) -> Any:
         """Return the batch of the samples that lie in these rows of these chunks."""
         if self.collate is not None:
-            return self.collate([chunk[row] for chunk, row in places])
-        return joined([cut(chunk, rows) for chunk, rows in runs(places)])
+            return self.collate([chunk[row] for chunk, row, _ in places])
+        return joined([cut(chunk, rows) for chunk, rows in runs([place[:2] for place in places])])
 
     def _receive(self) -> None:
         """Keep the chunk that arrives next; a request for another takes its place."""
@@ -232,9 +237,9 @@ class Prefetcher:
 
     def _store(self, samples: list[int], chunk: Any, seconds: float) -> None:
         """Keep the samples of a chunk that are still wanted, and what each took to load."""
-        rows = ((sample, (chunk, row)) for row, sample in enumerate(samples))
-        self._stock.update((sample, known) for sample, known in rows if sample in self._under_way)
-        self._seconds.update((sample, seconds / len(samples)) for sample in samples if sample in self._stock)
+        arrived = zip(samples, zip(repeat(chunk), count(), repeat(seconds / max(len(samples), 1))))
+        wanted = self._under_way.issuperset(samples)
+        self._stock.update(arrived if wanted else [one for one in arrived if one[0] in self._under_way])
 
     def _next_request(self) -> Request:
         """Return the samples to ask for next; there may be none."""
