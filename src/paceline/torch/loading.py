@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import count, groupby, repeat
+from itertools import groupby
 from typing import Any, Protocol
 from weakref import WeakMethod
 
@@ -29,10 +29,9 @@ def runs(places: Sequence[tuple[Any, int]]) -> list[tuple[Any, slice]]:
     [(['a', 'b', 'c'], slice(1, 3, None)), (['d', 'e'], slice(0, 1, None))]
     """
     first, start = places[0]
-    if all([chunk is first for chunk, _ in places]) and [row for _, row in places] == [
-        *range(start, start + len(places))
-    ]:
-        return [(first, slice(start, start + len(places)))]  # a batch that was loaded as one chunk
+    chunk = slice(start, start + len(places))
+    if all(each is first for each, _ in places) and [row for _, row in places] == [*range(chunk.start, chunk.stop)]:
+        return [(first, chunk)]  # a batch that was loaded as one chunk: the usual case
     numbered = [(chunk, row, row - index) for index, (chunk, row) in enumerate(places)]
     groups = [list(group) for _, group in groupby(numbered, key=lambda place: (id(place[0]), place[2]))]
     return [(group[0][0], slice(group[0][1], group[-1][1] + 1)) for group in groups]
@@ -237,9 +236,11 @@ class Prefetcher:
 
     def _store(self, samples: list[int], chunk: Any, seconds: float) -> None:
         """Keep the samples of a chunk that are still wanted, and what each took to load."""
-        arrived = zip(samples, zip(repeat(chunk), count(), repeat(seconds / max(len(samples), 1))))
-        wanted = self._under_way.issuperset(samples)
-        self._stock.update(arrived if wanted else [one for one in arrived if one[0] in self._under_way])
+        each = seconds / max(len(samples), 1)
+        arrived = {sample: (chunk, row, each) for row, sample in enumerate(samples)}
+        for sample in arrived.keys() - self._under_way:
+            del arrived[sample]
+        self._stock.update(arrived)
 
     def _next_request(self) -> Request:
         """Return the samples to ask for next; there may be none."""

@@ -163,14 +163,14 @@ class Planning:
         iteration = max((one for one in seconds if one == one), default=math.inf)
         usual = self._usual_seconds if self._usual_seconds == self._usual_seconds else iteration
         self._usual_seconds = usual + 0.1 * (iteration - usual) if iteration < math.inf else math.nan
-        # Planning takes at most 1% of this process's time, 4% where sizes change or a worker has become slow; and at most
-        # 32 iterations are planned at once.
+        # Planning takes at most 1% of this process's time, or 4% where sizes change or a worker has become slow. At
+        # most 32 iterations are planned at once.
         affordable = min(float(rows["planning_seconds"].max()) / (0.01 * iteration), 32)
         waiting = len(self._unplanned) + 1
         if iteration > 1.5 * usual and waiting >= 0.25 * affordable:
             self._unplanned.clear()  # reports from before it became slow would hide it
             return True
-        return waiting >= min(affordable, max(0.25 * affordable, 2 ** (self._steady_plans // 4)))
+        return waiting >= min(affordable, max(0.25 * affordable, 2.0 ** (self._steady_plans // 4)))
 
     def _replan(self, rows: RankReports) -> None:
         self._settled_before, self._settled = self._settled, False
