@@ -18,10 +18,11 @@ class Proportional(LastValue):
     reads_sizes = True
 
 
-def run(speeds, **rules):
+def run(speeds, iterations=1, **rules):
     """Plans of three workers, 600 samples together, at these speeds in samples/s, by these rules and no others."""
     balancer = LoadBalancer(Proportional(), workers=FLEET, global_batch=600, policy=Policy(**{**FREE, **rules}))
-    return [balancer.step(Report(balancer.plan.sizes, balancer.plan.sizes / np.array(speed))) for speed in speeds]
+    reports = (Report(balancer.plan.sizes, balancer.plan.sizes / np.array(speed)) for speed in speeds)
+    return [balancer.step(report, iterations=iterations) for report in reports]
 
 
 def sizes(plans):
@@ -49,6 +50,14 @@ def test_change_is_made_once_it_pays():
     for iterations in (1, 2, 5):
         acted = [plan.acted for plan in run([(100, 100, 90)] * 8, change_cost=iterations * 0.0687)]
         assert acted == [False] * iterations + [True] + [False] * (7 - iterations)
+
+
+def test_a_report_of_several_iterations_counts_as_many():
+    cost = 6 * 0.0687
+    assert [plan.acted for plan in run([(100, 100, 90)] * 4, iterations=3, change_cost=cost)] == [0, 0, 1, 0]
+    assert sizes(run([(100, 100, 50)] * 2, iterations=3, warmup=4)) == [[200, 200, 200], [240, 240, 120]]
+    with pytest.raises(ValueError, match="iterations must be at least 1"):
+        run([(100, 100, 50)], iterations=0)
 
 
 def test_regret_counts_from_the_last_change():

@@ -71,7 +71,7 @@ def hostile(rank, folder):
     if rank == 0:
         balancer.state_dict = lambda: {**state(), "more": np.array([Harmful(folder)])}
     else:
-        balancer.step = lambda report, covariates: plan(Report(report.samples, [0.12, 1.08]), covariates)
+        balancer.step = lambda report, *rest, **options: plan(Report(report.samples, [0.12, 1.08]), *rest, **options)
     for size in steps():
         balance.measured(0.01 * size)
 
@@ -107,10 +107,10 @@ def other_opinion(rank, lasting=False):
     balance.on_iteration.append(lambda iteration: agreed.append(iteration.agreed))
     plan = balance.balancer.step
 
-    def misled(report, covariates):
+    def misled(report, *rest, **options):
         if not lasting:
             balance.balancer.step = plan
-        return plan(Report(report.samples, [0.12, 1.08]), covariates)
+        return plan(Report(report.samples, [0.12, 1.08]), *rest, **options)
 
     for step, size in enumerate(steps()):
         sizes.append(loader.batch_sizes.tolist())

@@ -176,7 +176,7 @@ class LoadBalancer:
         self._owner = object()
         with suppress(AttributeError, TypeError):  # one's own class may have no room for it
             predictor._paceline_owner = self._owner  # type: ignore[attr-defined]
-        self._iterations = 0
+        self._iterations, self._since_last_plan = 0, 1
         self._regret = np.zeros(2)
         self._hedging = Hedging(global_batch, horizon)
         forecast = self._reset_fleet(limits)
@@ -190,7 +190,7 @@ class LoadBalancer:
         """The fleet, in the order of every array."""
         return self.predictor.workers
 
-    def step(self, report: Report, covariates_now: ArrayLike | None = None) -> Plan:
+    def step(self, report: Report, covariates_now: ArrayLike | None = None, *, iterations: int = 1) -> Plan:
         """Learn from the iteration just finished, and plan a coming one.
 
         Parameters
@@ -200,17 +200,23 @@ class LoadBalancer:
         covariates_now
             The covariates sampled now, at the boundary, ``[W, D]``, in the order of the predictor's
             ``covariate_names``.
+        iterations
+            How many iterations the report is the mean of, where not every one is planned.
 
         Raises
         ------
         ValueError
-            If the report or the covariates do not have the size of this fleet. Nothing is learned then.
+            If the report or the covariates do not have the size of this fleet, or ``iterations`` is below 1. Nothing
+            is learned then.
         """
         # Everything is checked before anything is learned, so that a refused report changes nothing.
+        if iterations < 1:
+            raise ValueError(f"iterations must be at least 1, got {iterations}")
         if covariates_now is not None:
             check_covariates_shape("covariates_now", covariates_now, self.predictor)
         self.observe(report)
-        self._iterations += 1
+        self._iterations += iterations
+        self._since_last_plan = iterations
         forecast = self._forecaster.predict(covariates=covariates_now, horizon=self.horizon)
         if self.policy.risk == "auto":
             self._hedging.follow(report, forecast)
@@ -384,7 +390,10 @@ class LoadBalancer:
         in_use = evaluate(now.comparison_curves, self._sizes) if now.is_hedged else current
         makespan = in_use.makespan
         # Rarely, because it takes time.
-        if self._iterations % 16 == 0 and (nearer := self._find_less_extreme(now, in_use)) is not None:
+        if (
+            self._iterations % 16 < self._since_last_plan
+            and (nearer := self._find_less_extreme(now, in_use)) is not None
+        ):
             return (
                 now.with_forecast_times(nearer),
                 0.0,
@@ -395,7 +404,7 @@ class LoadBalancer:
         upper_gain = relative_gain(makespan, lower_bound)
         if upper_gain <= 0:
             return current, 0.0, [why.NOTHING_TO_GAIN]
-        regret[1] += upper_gain
+        regret[1] += self._since_last_plan * upper_gain
         if regret[0] + regret[1] <= cost:
             return (
                 current,

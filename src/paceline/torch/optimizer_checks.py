@@ -80,7 +80,7 @@ class OptimizerChecks:
                 "Those that are taken by torch.autograd.grad have no weights, and samples count more on a rank "
                 "with few of them: call loss.backward() in place of torch.autograd.grad(loss, parameters)"
             )
-        if self.uneven and optimizer not in self._seen:
+        if optimizer not in self._seen:  # at its first step, as it takes long: later steps are timed
             self._seen.add(optimizer)
             self._look_at_process()
         for one in weighting.models:

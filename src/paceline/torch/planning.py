@@ -151,9 +151,10 @@ class Planning:
             rows, new_costs = self._in_work(rows, self.work)
             at_once = at_once or new_costs
         if at_once or self._is_due(rows):
+            iterations = len(self._unplanned) + 1
             rows = rows if at_once else mean_of([*self._unplanned, rows])
             self._unplanned.clear()
-            self._replan(rows)
+            self._replan(rows, iterations)
         else:
             self._unplanned.append(rows)
 
@@ -172,14 +173,14 @@ class Planning:
             return True
         return waiting >= min(affordable, max(0.25 * affordable, 2.0 ** (self._steady_plans // 4)))
 
-    def _replan(self, rows: RankReports) -> None:
+    def _replan(self, rows: RankReports, iterations: int) -> None:
         self._settled_before, self._settled = self._settled, False
         began = time.thread_time()
         if self._covariates_before.size:
             before_WD, self._covariates_before = self._covariates_before, rows.covariates_WD
-            self.balancer.step(rows.report(before_WD), self._covariates_before)
+            self.balancer.step(rows.report(before_WD), self._covariates_before, iterations=iterations)
         else:
-            self.balancer.step(rows.report(None), None)
+            self.balancer.step(rows.report(None), iterations=iterations)
         before_W = self._sizes_W
         self._take_plan()
         # a few samples back and forth are noise

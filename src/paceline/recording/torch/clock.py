@@ -403,6 +403,8 @@ class Clock:
         regular = self._without_pause(between, seconds, max(lap.samples, self._samples))
         if regular < between:
             seconds += regular
+            if self._samples and self._samples != lap.samples and not self._step_end.is_known:
+                lap.counts = False  # what of it was due to the batch before is not known
         else:
             if self._samples:
                 end = min(max(end, 0.0), between)
