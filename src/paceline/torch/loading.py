@@ -199,7 +199,11 @@ class Prefetcher:
             self._receive()
         if missing := [sample for sample in wanted if sample not in self._under_way]:
             self._under_way.update(missing)
-            self._store(missing, self._here.load(np.array(missing)), 0.0)
+            began = time.perf_counter()
+            chunk = self._here.load(np.array(missing))
+            # Only right after a change of sizes: later batches of these sizes come from the loading processes.
+            self._waited += (took := time.perf_counter() - began)
+            self._store(missing, chunk, took)
         for sample in wanted:
             while sample not in self._stock:
                 self._receive()

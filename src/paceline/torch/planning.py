@@ -78,6 +78,7 @@ class Planning:
         self._settled = self._settled_before = False  # at this exchange, and at the one before
         self._steady_plans = 0  # plans since more than a few samples moved, the same on every rank
         self._usual_seconds = math.nan  # of the slowest rank, an iteration
+        self._slow = False  # whether the last iteration took far longer
         self._last_W: Sizes | None = None  # what the loader was given last, and what it made of it
         self._shares_W: Sizes | None = None
         self._begin()
@@ -168,8 +169,9 @@ class Planning:
         # most 32 iterations are planned at once.
         affordable = min(float(rows["planning_seconds"].max()) / (0.01 * iteration), 32)
         waiting = len(self._unplanned) + 1
-        if iteration > 1.5 * usual and waiting >= 0.25 * affordable:
-            self._unplanned.clear()  # reports from before it became slow would hide it
+        was_slow, self._slow = self._slow, iteration > 1.5 * usual
+        if self._slow and was_slow and waiting >= 0.25 * affordable:  # one alone is an outlier
+            del self._unplanned[:-1]  # reports from before it became slow would hide it
             return True
         return waiting >= min(affordable, max(0.25 * affordable, 2.0 ** (self._steady_plans // 4)))
 
@@ -236,7 +238,7 @@ class Planning:
         self._rank_order = np.array([workers.index(worker) for worker in self.workers])
         self.in_order = self._rank_order.tolist() == list(range(len(workers)))
         self._last_W = None
-        self._steady_plans, self._usual_seconds = 0, math.nan
+        self._steady_plans, self._usual_seconds, self._slow = 0, math.nan, False
         self._take_plan()
         self.apply_to_loader()
 

@@ -226,11 +226,11 @@ class Steps(Weighting):
         """Receive the counts of all ranks, and their reports; plan, unless the ranks have diverged."""
         self._clock.wait_begins()  # for the slowest rank, if its row is not there yet
         row_WF = self.exchange.receive()
-        self._clock.wait_ends()
         began, counts = time.perf_counter(), row_WF.shape[1] - 2 * len(self.models)
         reports, self._reports = self._reports, False
         if reports:
             self._plan(row_WF[:, :counts])
+        self._clock.wait_ends()  # after planning, which takes all ranks as long and is no work on the batch
         self.judge(row_WF[:, counts:])
         self.overhead_seconds = self._spent + time.perf_counter() - began
 
