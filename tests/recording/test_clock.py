@@ -94,6 +94,15 @@ def test_clock_leaves_pauses_out(marks, where, length):
     assert {seconds for _, seconds in reports[2:]} == {3 + 2 + 2 * 32}
 
 
+def test_a_pause_at_the_first_change_of_size_teaches_nothing(marks):
+    """The time after the step before, of the old size, is part of that lap; nobody knows yet how much it is."""
+    loop, costs = Loop(marks), {"after": (4, 2), "inside": (30, 0)}
+    for _ in range(6):
+        loop.step(32, costs)
+    assert math.isnan(loop.step(8, costs, pause=500)[1])
+    assert loop.step(8, costs)[1] == 30 + 4 + 2 * 8
+
+
 @pytest.mark.parametrize("part", ["load", "body", "inside"])
 def test_clock_counts_a_lasting_change_at_once(marks, part):
     loop = Loop(marks)
