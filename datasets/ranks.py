@@ -6,10 +6,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from paceline._arrays import Array
-from paceline.datasets.frame import MEASURED_COLUMNS
 from paceline.datasets.trace import Trace
 
 RANK_PATTERN = re.compile(
@@ -39,25 +35,16 @@ def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Trace:
 
     A worker has the name that its file gives it, or where these are the same, the rank in the file's name.
     """
+    import pandas as pd
+
     names = [trace.workers[0] for trace in traces]
     if len(set(names)) < len(names):
         names = [rank_in_path(path) for path in paths]
-    numbers = [tuple(map(int, re.findall(r"\d+", name))) or (0,) for name in names]
-    order = sorted(range(len(names)), key=lambda k: (numbers[k], names[k]))
-    traces = [traces[k] for k in order]
-    shared = [name for name in traces[0].covariate_names if all(name in trace.covariate_names for trace in traces)]
-    panels = {
-        name: _concat_workers([getattr(trace, name) for trace in traces])
-        for name in MEASURED_COLUMNS
-        if all(getattr(trace, name) is not None for trace in traces)
-    }
-    if shared:
-        panels["covariates"] = _concat_workers([np.asarray(trace.covariates_named(shared)) for trace in traces])
-    return Trace(
-        **panels,
-        covariate_names=shared,
-        workers=[names[k] for k in order],
-        meta={**traces[0].meta, "job": job_name(paths), **merge_meta(paths)},
+    frames = [trace.to_frame().assign(worker=name) for trace, name in zip(traces, names, strict=True)]
+    meta = {**traces[0].meta, "job": job_name(paths), **merge_meta(paths)}
+    joined = Trace.from_frame(pd.concat(frames, join="inner", ignore_index=True), meta=meta)
+    return joined.select(
+        workers=sorted(names, key=lambda name: (tuple(map(int, re.findall(r"\d+", name))) or (0,), name))
     )
 
 
@@ -80,10 +67,3 @@ def job_name(paths: Sequence[Path]) -> str:
 def are_ranks(workers: Sequence[Sequence[str]]) -> bool:
     """Return whether the files of a job hold one worker each: files of several are jobs of their own."""
     return len(workers) > 1 and all(len(names) == 1 for names in workers)
-
-
-def _concat_workers(panels: Sequence[Array]) -> Array:
-    """Return panels of one worker each, ``[T, 1, ...]``, as one; those that are shorter end in NaN."""
-    length = max(map(len, panels))
-    pads = [np.full((length - len(one), *one.shape[1:]), np.nan) for one in panels]
-    return np.concatenate([np.concatenate(pair) for pair in zip(panels, pads, strict=True)], axis=1)

@@ -15,7 +15,7 @@ from paceline._arrays import Array
 from paceline.datasets.columns import ColumnMapping, duration_unit
 from paceline.datasets.formats import QUOTED_LINES, Format
 from paceline.datasets.formats.tables import iter_table_traces, require_values
-from paceline.datasets.frame import require_dense, unit_seconds
+from paceline.datasets.frame import unit_seconds
 from paceline.datasets.io import NUMBER, TEXT, RowCounts, numbered_lines, parse_header, read_csv_frame
 from paceline.datasets.io import read_head as head_of
 from paceline.datasets.restarts import continue_steps, increments, number_runs
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 
 class LogRecord(NamedTuple):
-    """One line: its worker, its place within the run (epoch and step), samples, seconds, and other values."""
+    """One line: its worker, its place within the run (epoch and step), samples, and seconds, of which some for data."""
 
     worker: str
-    place: tuple[int, int]
+    epoch: int
+    step: int
     samples: float
     seconds: float
-    extra: dict[str, float]
+    data_seconds: float
 
 
 def parse_line(line: str) -> LogRecord | None:
@@ -49,47 +50,31 @@ def parse_line(line: str) -> LogRecord | None:
     rate, data = re.search(rf"\b(?:Speed|Tok/s) {number}", line), re.search(rf"\bData {number}", line)
     seconds = float(found[4])
     samples = float(rate[1]) * seconds if rate else 1.0
-    extra = {"data_seconds": float(data[1])} if data else {}
-    return LogRecord(found[1] or "0", (int(found[2]), int(found[3])), samples, seconds, extra)
+    data_seconds = float(data[1]) if data else float("nan")
+    return LogRecord(found[1] or "0", int(found[2]), int(found[3]), samples, seconds, data_seconds)
 
 
 def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file; row k is a worker's k-th line, covariates are values of the previous line."""
+    import pandas as pd
+
     for path in paths:
         counts = RowCounts()
-        records = _read_records(path, counts)
-        workers = sorted({record.worker for record in records}, key=int)
-        extras = sorted({name for record in records for name in record.extra})
-        series: dict[str, list[LogRecord]] = {worker: [] for worker in workers}
-        for record in records:
-            series[record.worker].append(record)
-        shape = (max(map(len, series.values())), len(workers))
-        require_dense(len(records), *shape)
-        samples_TW, seconds_TW = np.full(shape, np.nan), np.full(shape, np.nan)
-        covariates_TWD = np.full((*shape, len(extras)), np.nan)
-        restarts = 0
-        for w, rows in enumerate(series.values()):
-            samples_TW[: len(rows), w] = [row.samples for row in rows]
-            seconds_TW[: len(rows), w] = [row.seconds for row in rows]
-            again = [k for k in range(1, len(rows)) if rows[k].place < rows[k - 1].place]
-            restarts = max(restarts, len(again))
-            for d, name in enumerate(extras):
-                covariates_TWD[1 : len(rows), w, d] = [row.extra.get(name, np.nan) for row in rows[:-1]]
-            covariates_TWD[again, w] = np.nan  # the line before belongs to another run
-        counts.count_restarts(restarts)
-        yield Trace(
-            samples=samples_TW,
-            seconds=seconds_TW,
-            covariates=covariates_TWD if extras else None,
-            covariate_names=extras,
-            workers=workers,
-            meta={
-                "job": path.name.split(".")[0],
-                "format": "pytorch_log",
-                "units": "samples: Speed or Tok/s times seconds, or batches",
-                **counts.to_meta(),
-            },
-        )
+        table = pd.DataFrame(_read_records(path, counts))
+        workers = table.groupby("worker")
+        back = (workers["epoch"].diff() < 0) | ((workers["epoch"].diff() == 0) & (workers["step"].diff() < 0))
+        run = back.groupby(table["worker"]).cumsum()
+        counts.count_restarts(run.max())
+        rows = table[["worker", "samples", "seconds"]].assign(iteration=workers.cumcount())
+        if table["data_seconds"].notna().any():  # the line before a restart belongs to another run
+            rows["data_seconds"] = table["data_seconds"].groupby([table["worker"], run]).shift(1)
+        meta = {
+            "job": path.name.split(".")[0],
+            "format": "pytorch_log",
+            "units": "samples: Speed or Tok/s times seconds, or batches",
+            **counts.to_meta(),
+        }
+        yield Trace.from_frame(rows, meta=meta)
 
 
 def _read_records(path: Path, counts: RowCounts) -> list[LogRecord]:

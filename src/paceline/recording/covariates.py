@@ -242,13 +242,11 @@ class CPUQuota:
         return self._machine_cores if lowest == float("inf") else lowest
 
 
-def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> list[Covariate]:
+def default_covariates(root: Path = ROOT) -> list[Covariate]:
     """Return the seven default covariates, for the calling process.
 
     Parameters
     ----------
-    group
-        The worker's control group, as a fixed choice; by default that of the calling process, even after a move.
     root
         The folder that contains ``proc`` and ``sys``.
 
@@ -257,41 +255,27 @@ def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> 
     >>> [covariate.name for covariate in default_covariates()]
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
-    make_covariate = partial(_make_covariate, group, ControlGroupLocator(root), root)
+    of_group = partial(GroupCovariate, locator=ControlGroupLocator(root), root=root)
     return [
-        make_covariate(CPUBusy),
+        of_group(CPUBusy),
         run_delay_covariate(root),
-        make_covariate(ThrottledShare, any_group=True),
-        make_covariate(partial(pressure_covariate, "cpu")),
-        make_covariate(Runnable),
+        of_group(ThrottledShare, any_group=True),
+        of_group(partial(pressure_covariate, "cpu")),
+        of_group(Runnable),
         memory_covariate(root),
-        make_covariate(partial(pressure_covariate, "memory")),
+        of_group(partial(pressure_covariate, "memory")),
     ]
 
 
-def all_covariates(
-    group: ControlGroup | None = None, root: Path = ROOT, *, device: int | torch.device | None = None
-) -> list[Covariate]:
+def all_covariates(root: Path = ROOT, *, device: int | torch.device | None = None) -> list[Covariate]:
     """Return every covariate that has something to measure here, for the calling process.
 
     These are the seven of :func:`default_covariates`, the quota if there is one now, and those of the GPU if NVML sees
     one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``.
     """
-    has_quota = (group or ControlGroup.of_this_process(root)) is not None
-    quota = [_make_covariate(group, ControlGroupLocator(root), root, CPUQuota)] if has_quota else []
-    return [*default_covariates(group, root), *quota, *nvml_covariates(device)]
-
-
-def _make_covariate(
-    group: ControlGroup | None,
-    locator: ControlGroupLocator,
-    root: Path,
-    factory: CovariateFactory,
-    *,
-    any_group: bool = False,
-) -> Covariate:
-    """Return a covariate of a group; if it is None, of the group that the process is in, even after a move."""
-    return GroupCovariate(factory, locator, root, any_group=any_group) if group is None else factory(group, root)
+    has_quota = ControlGroup.of_this_process(root) is not None
+    quota = [GroupCovariate(CPUQuota, ControlGroupLocator(root), root)] if has_quota else []
+    return [*default_covariates(root), *quota, *nvml_covariates(device)]
 
 
 class CPUBusy:
