@@ -21,7 +21,7 @@ from paceline.datasets.frame import (
     rename_columns,
     unit_seconds,
 )
-from paceline.datasets.io import RowCounts, detect_delimiter, parse_header, seconds_since_1970
+from paceline.datasets.io import RowCounts, detect_delimiter, is_json, parse_header, seconds_since_1970
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,7 +178,7 @@ def duration_unit(name: str) -> str | None:
 
 def column_names_in(text: str) -> list[str]:
     """Return the keys of JSON, or the names in the first line of a table, whatever separates them."""
-    if text.lstrip()[:1] in ("{", "["):
+    if is_json(text):
         return list(dict.fromkeys(map(_unquote, re.findall(r'("(?:[^"\\]|\\.){1,60}")\s*:', text))))
     first = text.lstrip("# ")
     return parse_header(first, detect_delimiter(first))

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paceline.datasets.trace import Trace
-
 
 BASE_COLUMNS = ("samples", "seconds", "comm_seconds", "wait_seconds", "start")
 """The measured columns, in the order of storage; the last three are optional."""
@@ -60,21 +58,6 @@ MAX_TIME = 4_102_444_800.0
 
 MAX_ITERATION = 2**53 - 1
 """Beyond this, neighboring whole numbers are one float64, and a cast to int64 returns garbage from 2**63 on."""
-
-
-def trace_to_frame(trace: Trace) -> pd.DataFrame:
-    """Return a tidy frame: see :meth:`paceline.datasets.Trace.to_frame`."""
-    import pandas as pd
-
-    iterations, workers = trace.seconds.shape
-    columns: dict[str, object] = {
-        "iteration": np.repeat(np.arange(iterations), workers),
-        "worker": np.tile(np.array(trace.workers), iterations),
-    }
-    columns |= {name: panel.ravel() for name in MEASURED_COLUMNS if (panel := getattr(trace, name)) is not None}
-    if trace.covariates is not None:
-        columns |= {name: trace.covariates[:, :, d].ravel() for d, name in enumerate(trace.covariate_names)}
-    return pd.DataFrame(columns)
 
 
 def rename_columns(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataFrame:

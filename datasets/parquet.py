@@ -55,10 +55,6 @@ def read(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no trace file {path}")
     frame, metadata = read_frame(path)
-    return frame, _parse_metadata(metadata)
-
-
-def _parse_metadata(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     about = json.loads(metadata.get(b"paceline", b"{}"))
     if not isinstance(about, dict):
         raise ValueError("the file's paceline metadata must be a JSON object")
@@ -72,7 +68,7 @@ def _parse_metadata(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     names_fit = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not isinstance(about.get("meta", {}), dict) or not names_fit:
         raise ValueError("the file's paceline metadata must hold meta, an object, and workers, a list of names")
-    return about
+    return frame, about
 
 
 def max_bytes(path: Path) -> int:

@@ -114,9 +114,9 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
 
 def read_job(format: Format, files: Sequence[Path], **options: Any) -> Iterator[Trace]:  # noqa: A002
     """Yield the traces of files of one job, as :func:`iter_jobs` puts them together."""
-    known = _option_names(format)
-    if unknown := sorted(set(options) - set(known)):
-        raise ValueError(f"unknown options {unknown} for format {format.name!r}; it accepts {known}")
+    accepted = _option_names(format)
+    if unknown := sorted(set(options) - set(accepted)):
+        raise ValueError(f"unknown options {unknown} for format {format.name!r}; it accepts {accepted}")
     try:
         if not format.per_rank or len(files) == 1 or format.read is tables.read_csv:
             traces = format.read(files, **options)
@@ -127,7 +127,8 @@ def read_job(format: Format, files: Sequence[Path], **options: Any) -> Iterator[
                 traces = iter([merge_ranks(list(traces), files)])
         for trace in traces:
             # what the reader was tried on, and frozen covariates
-            meta = dict(trace.meta) if format.seen == NATIVE_FORMAT else {"reader_seen": format.seen, **trace.meta}
+            known = {} if format.seen == NATIVE_FORMAT else {"format": format.name, "reader_seen": format.seen}
+            meta = {**known, **trace.meta}
             if sentence := stuck_covariates_note(trace):
                 meta["frozen"] = sentence
             yield trace if meta == trace.meta else replace(trace, meta=meta)

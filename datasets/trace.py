@@ -176,7 +176,17 @@ class Trace:
         0          0      a      8.0      1.0
         1          0      b      8.0      2.0
         """
-        return tidy.trace_to_frame(self)
+        import pandas as pd
+
+        iterations, workers = self.seconds.shape
+        columns: dict[str, object] = {
+            "iteration": np.repeat(np.arange(iterations), workers),
+            "worker": np.tile(np.array(self.workers), iterations),
+        }
+        columns |= {name: panel.ravel() for name in MEASURED_COLUMNS if (panel := getattr(self, name)) is not None}
+        if self.covariates is not None:
+            columns |= {name: self.covariates[:, :, d].ravel() for d, name in enumerate(self.covariate_names)}
+        return pd.DataFrame(columns)
 
     @classmethod
     def from_frame(

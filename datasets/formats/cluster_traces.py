@@ -61,7 +61,7 @@ def _usage_format(
         covariates=with_units,
         period=period,
         since_1970=since_1970,
-        meta={"source": source, **({"licence": licence} if licence else {}), "format": name},
+        meta={"source": source, **({"licence": licence} if licence else {})},
     )
     read = partial(_read_usage, partial(rows, list(covariates)), layout, per_file)
     return Format(
@@ -148,7 +148,6 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
             meta={
                 **PAI_SOURCE,
                 "job": f"pai-{path.name.split('.')[0].removesuffix('_norm')}",
-                "format": "pai_minibatch",
                 "units": "samples: mini-batches; seconds: thousandths of the job's longest / 1000 (the unit is lost)",
                 "times": f"{seconds_TW.index[0]:g} to {seconds_TW.index[-1]:g} s from the job's start",
                 "gpu_share_percent": ", ".join(gpu),
@@ -177,7 +176,6 @@ def read_pai_variation(paths: Sequence[Path]) -> Iterator[Trace]:
             meta={
                 **PAI_SOURCE,
                 "job": "pai-variation",
-                "format": "pai_variation",
                 "units": "variation: standard deviation / mean of the mini-batch time over a job's 10 workers",
                 **counts.to_meta(),
             },
@@ -284,7 +282,8 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
             )
             counts.drop_rows("rows of machines with too few measurements", short.sum())
         job, unit = benchmark_and_unit(path)
-        scale = seconds_per_unit(unit)
+        # a unit of time, of which less is faster; others, for which there are no seconds, are rates
+        scale = SECONDS_PER_UNIT.get(unit.lower().removesuffix(" per event").removesuffix("/event").strip())
         for machine, rows in table[~short].groupby("VM_id"):
             value_T = rows[["value"]].to_numpy()
             one_T = np.ones_like(value_T)
@@ -297,7 +296,6 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
                     "source": "github.com/Azure/AzurePublicDataset, vm-noise-data",
                     "licence": "CC BY 4.0",
                     "job": f"{job}-vm{machine}",
-                    "format": "azure_vm_noise",
                     "units": f"samples: {unit} in one second"
                     if scale is None
                     else f"samples: events; seconds: from {unit}",
@@ -321,12 +319,6 @@ def benchmark_and_unit(path: Path) -> tuple[str, str]:
         folders = [part for part in path.parts[:-1] if part != path.anchor][-4:]
         return "__".join((*folders, stem)), stem.removeprefix("unit=")
     return stem, stem.rpartition("__")[2].replace("_", " ")
-
-
-def seconds_per_unit(unit: str) -> float | None:
-    """Return how many seconds a value of one is, if the unit is a time; None if it is a rate."""
-    word = unit.lower().removesuffix(" per event").removesuffix("/event").strip()
-    return SECONDS_PER_UNIT.get(word)  # a unit in which a smaller value is faster; all others are rates
 
 
 # --- Usage of business-critical virtual machines: Bitbrains, GWA-T-12.
@@ -427,7 +419,6 @@ def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Ite
                         "source": "github.com/ByteDance-Seed/StragglerAnalysis",
                         "licence": "Apache-2.0",
                         "job": f"bytedance-{job}-stage{int(str(stage))}-window{window}",
-                        "format": "bytedance_llm",
                         "units": "samples: one step or micro-batch; seconds: its forward and backward computing",
                         "steps": f"{len(in_window)} recorded of {in_window[0]} to {in_window[-1]}",
                         **counts.to_meta(),
@@ -436,7 +427,6 @@ def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Ite
 
 
 def _read_operations(path: Path, counts: RowCounts) -> pd.DataFrame:
-    """Return the computing of all ranks, in the order of steps."""
     import pandas as pd
 
     with open_bytes(path):
@@ -499,7 +489,6 @@ def read_fedscale(paths: Sequence[Path]) -> Iterator[Trace]:
             meta={
                 "source": "github.com/SymbioticLab/FedScale",
                 "job": path.name.split(".")[0],
-                "format": "fedscale",
                 "units": "seconds: of one sample; bandwidth: kbit/s",
                 "averages": "one iteration: a client's usual speed, not a series",
                 **counts.to_meta(),

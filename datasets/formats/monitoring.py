@@ -56,7 +56,6 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
             covariate_names=names,
             meta={
                 "job": path.name.split(".")[0],
-                "format": "dstat",
                 "units": "; ".join(f"{name}: {unit}" for name, unit in zip(names, units, strict=True)),
                 "period_seconds": "1",
                 **counts.to_meta(),
@@ -141,7 +140,6 @@ def read_sar(
 
 
 def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRow]) -> tuple[UsageRows, UsageLayout]:
-    """Return the rows under one header of a sadf file."""
     import pandas as pd
 
     devices = [name for name in header[3:4] if not name.startswith("%") and name.isupper()]
@@ -159,7 +157,6 @@ def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRo
         covariates=dict.fromkeys(names, "as sar names it"),
         period=float(np.median(np.where(interval_N > 0, interval_N, 1.0))),
         since_1970=True,
-        meta={"format": "sar"},
     )
     return usage, layout
 
@@ -252,7 +249,7 @@ def read_nvidia_smi(
         usual = float(between[between > 0].median())
         arrangement = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
         meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
-        yield from iter_table_traces(path, rows, arrangement, counts, "nvidia_smi", meta=meta)
+        yield from iter_table_traces(path, rows, arrangement, counts, meta)
 
 
 def _numeric_columns(path: Path, table: pd.DataFrame) -> pd.DataFrame:
@@ -296,7 +293,7 @@ def read_prometheus(
             unit=unit,
             period=period or (float(steps.min()) if len(steps) else 1.0),
         )
-        yield from iter_table_traces(path, table, arrangement, counts, "prometheus")
+        yield from iter_table_traces(path, table, arrangement, counts)
 
 
 def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:

@@ -52,7 +52,6 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
             meta={
                 "source": "github.com/NVIDIA/Megatron-LM",
                 "job": path.name.split(".")[0],
-                "format": "megatron_timers",
                 "units": f"seconds: {', '.join(timers)}; samples: iterations",
                 "not_timed": "what no timer of a rank's own lists, such as work between the passes",
                 **facts,
@@ -114,7 +113,6 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
         meta={
             "source": "torch.profiler",
             "job": folder.name,
-            "format": "torch_profiler",
             "units": "seconds: of a step, without the time in which nothing but collectives ran; samples: steps",
             **counts.to_meta(),
         },
@@ -209,7 +207,6 @@ def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
             meta={
                 "source": "github.com/NVIDIA/nvidia-resiliency-ext",
                 "job": path.name.split(".")[0],
-                "format": "nvrx_scores",
                 "units": "seconds: the fastest rank's time of the same kernels is 1; what is no kernel is not in it",
                 **counts.to_meta(),
             },

@@ -122,11 +122,10 @@ def iter_table_traces(
     table: pd.DataFrame,
     arrangement: ColumnMapping,
     counts: RowCounts,
-    format_name: str,
     meta: Mapping[str, str] | None = None,
 ) -> Iterator[Trace]:
     """Yield the trace of a file's table."""
-    yield _make_trace(_map_table(path, table, arrangement, counts, {**(meta or {}), "format": format_name}))
+    yield _make_trace(_map_table(path, table, arrangement, counts, meta or {}))
 
 
 def _map_table(
@@ -155,7 +154,6 @@ def _make_trace(one: MappedTable) -> Trace:
 
 
 def _join_ranks(found: Sequence[MappedTable]) -> Trace:
-    """Return the trace of files of one rank each, by their iterations."""
     import pandas as pd
 
     paths = [one.path for one in found]

@@ -70,7 +70,6 @@ def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
             rows["data_seconds"] = table["data_seconds"].groupby([table["worker"], run]).shift(1)
         meta = {
             "job": path.name.split(".")[0],
-            "format": "pytorch_log",
             "units": "samples: Speed or Tok/s times seconds, or batches",
             **counts.to_meta(),
         }
@@ -157,7 +156,6 @@ def read_wandb(
             covariate_names=known,
             meta={
                 "job": path.name.split(".")[0],
-                "format": "wandb",
                 "units": "covariates: as in the file",
                 **counts.to_meta(),
                 **({"columns_dropped": f"{', '.join(left_out)}: no numbers"} if left_out else {}),
@@ -209,7 +207,7 @@ def read_chart(
         table = read_csv_frame(path, dict.fromkeys(lines, NUMBER), counts).rename(columns=runs)
         columns = {"samples": samples} if values == "seconds" else {}
         arrangement = ColumnMapping(columns=columns, values=values, unit=unit, workers=workers)
-        yield from iter_table_traces(path, table, arrangement, counts, "wandb_chart")
+        yield from iter_table_traces(path, table, arrangement, counts)
 
 
 # --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
@@ -239,7 +237,6 @@ def read_hivemind_workers(paths: Sequence[Path]) -> Iterator[Trace]:
         "source": "github.com/cirquit/hivemind-multi-cloud",
         "licence": "MIT",
         "job": experiment_name(paths[0]),
-        "format": "hivemind",
         "units": "cpu_load: load average of a minute / cores, percent; memory_used: percent; "
         "net_sent, net_received: Mbit/s",
         **counts.to_meta(),
@@ -267,7 +264,6 @@ def read_hivemind_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
                 "source": "github.com/cirquit/hivemind-multi-cloud",
                 "licence": "MIT",
                 "job": f"{experiment_name(path)}-monitor",
-                "format": "hivemind_monitor",
                 "units": "samples in each second, smoothed by hivemind",
                 **counts.to_meta(),
             },
@@ -379,7 +375,6 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
             start=start_T[:, None],
             meta={
                 "job": path.parent.name if others and path.parent.name else path.name.split(".")[0],
-                "format": "tensorboard",
                 **({"same_training": ", ".join(other.name for other in others)} if others else {}),
                 "units": "samples: steps; " + ("of one second" if value_is_rate else "between two rows"),
                 **counts.to_meta(),

@@ -76,7 +76,7 @@ def test_reader_follows_growing_and_new_files(tmp_path):
     for record in iterations(3, first=2):
         sink(record)
     assert reader.poll() == 3
-    assert reader.run(last=2).of_fleet["index"].tolist() == [3, 4]
+    assert reader.run().of_fleet["index"].tolist() == [0, 1, 2, 3, 4]
     sink.close()
     path.unlink()
     written(path, iterations(1)).close()

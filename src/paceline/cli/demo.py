@@ -120,7 +120,6 @@ def _live(out: Console) -> ExperimentOutcome | None:
 
 
 def _fit_or_named(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
-    """Return a fitted predictor, or one that needs no fitting."""
     predictor = named(text)
     # comes fitted, to these jobs among others
     if text == "auto":

@@ -92,7 +92,6 @@ def fit(
 
 
 def _report_skipped(source: Source) -> None:
-    """Report the files that were left out, and why; of many the first."""
     left, limit = source.left_out, 10
     for one in left[:limit]:
         err.print(f"left out: {escape(to_printable(str(one)))}", soft_wrap=True, highlight=False)

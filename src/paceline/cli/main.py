@@ -167,7 +167,6 @@ def replay(
 
 
 def _fitted_on(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:
-    """Return what was asked for, as a page's settings."""
     return [
         ("traces", ", ".join(traces or ["the recorded held-out jobs"])),
         ("fitted to", ", ".join(fit_on or ["the recorded jobs to fit"])),

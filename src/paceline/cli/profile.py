@@ -76,7 +76,6 @@ def profile(
 
 
 def _describe_profile(measured: pd.DataFrame) -> list[str]:
-    """Return lines that describe the measurements and the fitted curve."""
     from paceline.predictors.curve_fit import fit_curve, weights_by_uncertainty
 
     fits = measured.dropna(subset=["seconds"])

@@ -106,7 +106,6 @@ def _of_profiles(profiles: list[str], batch: int | None, noise: float) -> list[t
 
 
 def _next(found: Simulation) -> list[str]:
-    """Return what to do next, line by line."""
     if found.needs_probe:
         command = found.command or "<your command>"
         return [f"Next: a short run with batches of two sizes tells: paceline record --probe -- {command}"]

@@ -8,17 +8,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-
-
-class Switch(Protocol):
-    """Turns a disturbance on and off."""
-
-    def turn(self, on: bool) -> None:
-        """Turn the disturbance on or off."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class Hogs:
 class Bursts:
     """Turns a switch on and off at random times, the same for the same seed; both last ``mean`` seconds on average."""
 
-    def __init__(self, switch: Switch, mean: float) -> None:
+    def __init__(self, switch: Quota | Hogs, mean: float) -> None:
         self.switch = switch
         self.mean = mean
         self._stopped = threading.Event()

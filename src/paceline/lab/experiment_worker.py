@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 from paceline._arrays import Sizes
 from paceline.coordinator.policy import Policy
-from paceline.lab.disturbance import DISTURBANCES, Bursts, Hogs, Quota, Switch
+from paceline.lab.disturbance import DISTURBANCES, Bursts, Hogs, Quota
 from paceline.lab.experiment import CONTROL, EQUAL, IterationResult, RankResult, Setting, TurnResult
 from paceline.lab.processes import Place, die_with_parent
 from paceline.lab.tasks import TASKS
@@ -171,9 +171,8 @@ def start_disturbance(task: dict[str, Any], setting: Setting) -> Bursts | None:
     contention = DISTURBANCES[setting.contention]
     if not task["disturbed"] or not (contention.quota or contention.hogs):
         return None
-    switch: Switch = Hogs(task["hogs"])
-    if contention.quota:
-        switch = Quota(task["place"]["folders"][0], contention.quota)
+    quota = contention.quota
+    switch = Quota(task["place"]["folders"][0], quota) if quota else Hogs(task["hogs"])
     switch.turn(contention.bursts is None)
     return None if contention.bursts is None else Bursts(switch, contention.bursts)
 

@@ -135,7 +135,6 @@ class GPUCovariate:
 
 
 def _device_index(device: int | torch.device | None) -> int:
-    """Return the index of a device among those that this process may use."""
     if isinstance(device, int):
         return device
     if device is not None and device.index is not None:

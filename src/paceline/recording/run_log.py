@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -122,14 +122,6 @@ class GrowingFileReader:
         """Return the number of records read so far, kept or not."""
         return self._count
 
-    def recent_records(self, last: int | None = None) -> list[PackedRecord]:
-        """Return the records that are kept, or the last of them."""
-        first = 0 if last is None else max(len(self._lines) - last, 0)
-        return list(islice(self._lines, first, None))
-
-    def on_header(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
-        """Store what a subclass needs of a complete header."""
-
     def parse_record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> PackedRecord | None:
         """Return the record in a line; ``None`` if it lacks something."""
         if not line.keys() >= {*self.worker_keys, *self.fleet_keys, *self.other_types}:
@@ -149,15 +141,13 @@ class GrowingFileReader:
         values = np.array([*numbers, *chain.from_iterable(rows)], dtype=np.float64)
         return PackedRecord(fleet, values, tuple(line[key] for key in self.other_types))
 
-    def stack_columns(
-        self, lines: Sequence[PackedRecord]
-    ) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
+    def stack_columns(self) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
         """Return all workers, in the order in which they appeared, and their numbers, ``[T, W]``, and the fleet's."""
-        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
+        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in self.lines for w in line.fleet))}
         names, count = (*self.worker_keys, *self.optional_worker_keys), len(self.fleet_keys)
-        of_workers = {name: np.full((len(lines), len(place)), np.nan) for name in names}
-        of_fleet = np.empty((count, len(lines)))
-        for t, line in enumerate(lines):
+        of_workers = {name: np.full((len(self.lines), len(place)), np.nan) for name in names}
+        of_fleet = np.empty((count, len(self.lines)))
+        for t, line in enumerate(self.lines):
             of_fleet[:, t] = line.values[:count]
             columns = [place[worker] for worker in line.fleet]
             for name, row in zip(names, line.values[count:].reshape(len(names), -1), strict=True):
@@ -166,11 +156,12 @@ class GrowingFileReader:
 
     def _restart(self) -> None:
         self._offset = self._count = self.skipped = self.lost = 0
-        self._lines: deque[PackedRecord] = deque(maxlen=self.keep)
+        self.lines: deque[PackedRecord] = deque(maxlen=self.keep)
         self._first_bytes = self._last_bytes = b""
-        self._has_header = self._in_long_line = self.ended = False
+        self._in_long_line = self.ended = False
         self._fleet: tuple[str, ...] | None = None
         self._headers: dict[str, dict[str, Any] | None] = {}
+        self.header: dict[str, Any] = {}  # the newest
 
     def _is_another_file(self) -> bool:
         """Return whether what was read first and last is not there any more: another run has taken the file's place."""
@@ -200,8 +191,7 @@ class GrowingFileReader:
         if is_header:
             self._fleet = self._parse_fleet(line)
             self._headers[str(line.get("run"))] = None if self._fleet is None else line
-            self._has_header = self._has_header or self._fleet is not None
-        if not self._has_header:
+        if not self.header:
             raise ValueError(
                 f"{to_printable(str(self.path))} is not the record of a run: its first line must be a JSON object with "
                 f"{self.header_key}, the schema's number, and workers, their names"
@@ -212,7 +202,7 @@ class GrowingFileReader:
         header = None if is_header else self._headers.get(str(line.get("run")))
         record = None if header is None else self.parse_record(tuple(header["workers"]), line)
         if record is not None:
-            self._lines.append(record)
+            self.lines.append(record)
             self._count += 1
             lost = line.get("lost_before", 0)
             self.lost += lost if isinstance(lost, int) and 0 <= lost < MAX_INTEGER else 0
@@ -232,7 +222,7 @@ class GrowingFileReader:
             return None
         if not all(isinstance(worker, str) for worker in workers) or len(set(workers)) != len(workers):
             return None
-        self.on_header(header, tuple(workers))
+        self.header = header
         return tuple(workers)
 
 
@@ -373,11 +363,10 @@ class RunReader(GrowingFileReader):
     nullable_keys = ("wall_seconds", "equal_seconds", "overhead_seconds", "gain")
     other_types: ClassVar[dict[str, type]] = {"agreed": bool, "acted": bool, "why": str}
 
-    def run(self, last: int | None = None) -> Run:
-        """Return the run so far, or its last iterations; only those that are kept."""
-        lines = self.recent_records(last)
-        workers, of_workers, of_fleet = self.stack_columns(lines)
-        agreed, acted, why = zip(*(line.others for line in lines), strict=True) if lines else ((), (), ())
+    def run(self) -> Run:
+        """Return the run so far; only the iterations that are kept."""
+        workers, of_workers, of_fleet = self.stack_columns()
+        agreed, acted, why = zip(*(line.others for line in self.lines), strict=True) if self.lines else ((), (), ())
         truths = np.array(agreed, dtype=bool), np.array(acted, dtype=bool)
         return Run(str(self.path), workers, of_workers, of_fleet, *truths, why, self.skipped, self.lost)
 
@@ -462,28 +451,21 @@ class AsyncRunReader(GrowingFileReader):
     nullable_keys = ("forecast", "actual", "covered")
     other_types: ClassVar[dict[str, type]] = {"stragglers": list, "acted": bool, "why": str}
 
-    def on_header(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
-        """Store the scheme, its bound and the batch."""
-        bound, batch = header.get("bound"), header.get("batch")
-        self._scheme = str(header.get("scheme"))
-        self._bound = bound if isinstance(bound, int) else None
-        self._batch = batch if isinstance(batch, int) else 0
-
-    def run(self, last: int | None = None) -> AsyncRun:
-        """Return the run so far, or its last rounds; only those that are kept."""
-        lines = self.recent_records(last)
-        workers, of_workers, of_fleet = self.stack_columns(lines)
+    def run(self) -> AsyncRun:
+        """Return the run so far; only the rounds that are kept."""
+        bound, batch = self.header.get("bound"), self.header.get("batch")
+        workers, of_workers, of_fleet = self.stack_columns()
         return AsyncRun(
             name=str(self.path),
-            scheme=self._scheme,
-            bound=self._bound,
-            batch=self._batch,
+            scheme=str(self.header.get("scheme")),
+            bound=bound if isinstance(bound, int) else None,
+            batch=batch if isinstance(batch, int) else 0,
             workers=workers,
             of_workers=of_workers,
             of_fleet=of_fleet,
-            stragglers=tuple(tuple(line.others[0]) for line in lines),
-            acted=tuple(line.others[1] for line in lines),
-            why=tuple(line.others[2] for line in lines),
+            stragglers=tuple(tuple(line.others[0]) for line in self.lines),
+            acted=tuple(line.others[1] for line in self.lines),
+            why=tuple(line.others[2] for line in self.lines),
             skipped=self.skipped,
             lost=self.lost,
         )

@@ -12,7 +12,7 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -80,22 +80,14 @@ def listen(listener: WaitListener, before_gather: BeforeGather | None = None) ->
     return stop
 
 
-class _UnreportedWaits:
-    """A context in which waits are not reported; one object, since every iteration enters it several times."""
-
-    def __enter__(self) -> None:
-        _inside.depth = getattr(_inside, "depth", 0) + 1
-
-    def __exit__(self, *error: object) -> None:
-        _inside.depth -= 1
-
-
-_unreported_waits = _UnreportedWaits()
-
-
-def without_listeners() -> AbstractContextManager[None]:
+@contextmanager
+def without_listeners() -> Iterator[None]:
     """Wait without notifying the listeners: for this library's own collectives, which are not part of the training."""
-    return _unreported_waits
+    _inside.depth = getattr(_inside, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _inside.depth -= 1
 
 
 def _wrap_calls() -> None:
@@ -156,7 +148,6 @@ def _check_before_gather(gather: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _active_listeners() -> list[WaitListener]:
-    """Return the listeners whose training this thread runs."""
     here = threading.get_ident()
     active = [known for known, trains, _ in _listeners if trains == here]
     # The backward pass on a CUDA device runs in a thread that torch made, and Python shows such threads as dummies.
