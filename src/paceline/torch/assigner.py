@@ -17,7 +17,6 @@ from paceline.torch.global_batch import GlobalBatch, RankBatch
 
 Samples = NDArray[np.int64]
 
-
 Sampler = torch.utils.data.Sampler[int] | Sequence[int]
 
 
@@ -161,8 +160,6 @@ class EpochAssigner(Assigner):
 
     Attributes
     ----------
-    order
-        The order of every epoch.
     numbers
         The epoch's samples in their order; the first ``place`` of them are in a batch or in a buffer.
     buffers
@@ -280,11 +277,6 @@ class SliceAssigner(EpochAssigner):
 
     A state is a place in the order, whatever the number of ranks.
 
-    Parameters
-    ----------
-    order, rule, rank
-        As for :class:`EpochAssigner`.
-
     Examples
     --------
     >>> assigner = SliceAssigner(Order(10, shuffle=False), GlobalBatch(6, world_size=2), rank=1)
@@ -355,8 +347,6 @@ class BufferAssigner(EpochAssigner):
 
     Parameters
     ----------
-    order, rule, rank
-        As for :class:`EpochAssigner`.
     ahead
         Batches that a buffer holds beyond the next one; the same on every rank.
 
@@ -381,7 +371,14 @@ class BufferAssigner(EpochAssigner):
         sizes_W = self.rule.sizes(self.remaining, shares_W)
         if sizes_W is not self._rank_batch.sizes:
             self._rank_batch = RankBatch(sizes_W)
-        self.reserve(sizes_W)
+        held_W, drawable = self._buffer_lengths(), len(self.numbers) - self.place
+        short_W = (1 + self.ahead) * sizes_W - held_W
+        if drawable and short_W.max() > 0:
+            needed = int(np.max(-(-short_W // np.maximum(sizes_W, 1))))
+            # A buffer is copied when it grows, so it grows by several rounds at once.
+            self._draw(sizes_W, max(needed, min(8, self.ahead)))
+        if self.place == len(self.numbers):
+            self._even_out(sizes_W)
         # Another rank may have been given this buffer's end: what comes there later has not been asked for.
         self._reach = min(self._reach, self._consumed + len(self.buffers[self.rank]))
         return self._rank_batch, self.buffers[self.rank][: sizes_W[self.rank]]
@@ -405,28 +402,12 @@ class BufferAssigner(EpochAssigner):
 
     def advance(self) -> None:
         """Count the next batch as taken."""
+        sizes_W = self._rank_batch.sizes
         self.batches += 1
         self._consumed += self._rank_batch.local(self.rank)
-        self.take(self._rank_batch.sizes)
-
-    def reserve(self, sizes_W: Sizes) -> None:
-        """Fill every rank's buffer for a batch of its size, and for what it may load ahead."""
-        held_W, drawable = self._buffer_lengths(), len(self.numbers) - self.place
-        short_W = (1 + self.ahead) * sizes_W - held_W
-        if drawable and short_W.max() > 0:
-            needed = int(np.max(-(-short_W // np.maximum(sizes_W, 1))))
-            # A buffer is copied when it grows, so it grows by several rounds at once.
-            self._draw(sizes_W, max(needed, min(8, self.ahead)))
-        if self.place == len(self.numbers):
-            self._even_out(sizes_W)
-
-    def take(self, sizes_W: Sizes) -> list[Samples]:
-        """Return the next batch of every rank, which has been reserved, and remove it from the buffers."""
-        parts = [buffer[:size] for buffer, size in zip(self.buffers, sizes_W.tolist(), strict=True)]
-        self.buffers = [buffer[len(part) :] for buffer, part in zip(self.buffers, parts, strict=True)]
-        self.remaining -= int(sizes_W.sum())
+        self.buffers = [buffer[size:] for buffer, size in zip(self.buffers, sizes_W.tolist(), strict=True)]
+        self.remaining -= self._rank_batch.total
         self.digest = zlib.crc32(sizes_W.astype("<i8").tobytes(), self.digest)
-        return parts
 
     def _move_to(self, numbers: Samples, place: int) -> None:
         super()._move_to(numbers, place)

@@ -5,33 +5,15 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from paceline._arrays import Sizes
-from paceline.solver import Packing
+from paceline.solver import Assignment, Packing
 from paceline.torch.assigner import Order, Samples, SliceAssigner
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch, RankBatch
-
-
-class Division(Protocol):
-    """Division of a global batch among ranks."""
-
-    @property
-    def owner(self) -> Sizes:
-        """Rank of each sample, ``[N]``."""
-        ...
-
-    @property
-    def counts(self) -> Sizes:
-        """Samples of each rank, ``[W]``."""
-        ...
-
-    def of(self, rank: int) -> Sizes:
-        """Return the samples of a rank."""
-        ...
 
 
 class CostAssigner(SliceAssigner):
@@ -55,7 +37,7 @@ class CostAssigner(SliceAssigner):
     def __init__(self, order: Order, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
         self.costs, self.table = costs, table
         self.coefficients, self.varies = table.prior, costs.global_tokens is not None
-        self._known: dict[tuple[int, bytes, bytes], Division] = {}
+        self._known: dict[tuple[int, bytes, bytes], Assignment | Packed] = {}
         self._batches_counted = (-1, 0)
         super().__init__(order, rule, rank)
 
@@ -140,14 +122,14 @@ class CostAssigner(SliceAssigner):
     def _slice(self, place: int) -> Samples:
         return self.numbers[place : self.after(place)]
 
-    def _assignment(self, place: int) -> Division:
+    def _assignment(self, place: int) -> Assignment | Packed:
         assert self.coefficients is not None
         key = (place, self._shares_W.tobytes(), self.coefficients.tobytes())
         if key not in self._known:
             self._known[key] = self._divide_batch(self.table[self._slice(place)])
         return self._known[key]
 
-    def _divide_batch(self, samples: SampleCosts) -> Division:
+    def _divide_batch(self, samples: SampleCosts) -> Assignment | Packed:
         """Return who takes which of these samples, at the shares that hold."""
         assert self.coefficients is not None
         return self.costs.assign_samples(samples, self._shares_W, self.coefficients, self.min_samples)

@@ -17,11 +17,14 @@ import warnings
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from paceline.torch.global_batch import RankBatch
+
+if TYPE_CHECKING:
+    from paceline.torch.weighting import Model
 
 MAX_PASSES = 1024
 """Passes that are remembered: more than any step goes back through."""
@@ -211,42 +214,14 @@ class BatchesOut:
 # -- passes and the graph ------------------------------------------------------------------------------------------
 
 
-class Owner(Protocol):
-    """An attached model, as backward passes see it."""
-
-    model: torch.nn.Module
-
-    @property
-    def trains(self) -> bool:
-        """True if a parameter of the model gets a gradient."""
-        ...
-
-    def has(self, tensors: Iterable[Any]) -> bool:
-        """Return whether one of these tensors is a parameter of the model."""
-        ...
-
-    @property
-    def weighting(self) -> Any:
-        """The weighting of all models that train on one loader."""
-        ...
-
-
 class Pass:
-    """A forward pass with gradients: its model, its rows, and the passes that made its inputs.
-
-    Parameters
-    ----------
-    owner
-        Its model's.
-    args, kwargs
-        Its inputs.
-    """
+    """A forward pass with gradients: its model, its rows, and the passes that made its inputs."""
 
     __slots__ = ("batch", "begin", "beside", "end", "others", "owner", "rows", "through")
 
-    def __init__(self, owner: Owner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, owner: Model, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         tensors = tensors_in([*args, *kwargs.values()] if kwargs else args)
-        self.owner: weakref.ref[Any] = weakref.ref(owner)
+        self.owner = weakref.ref(owner)
         self.rows, self.others = rows_of(args, kwargs, tensors)
         self.batch: RankBatch | None = None
         made = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
@@ -270,7 +245,7 @@ class Pass:
 
 _passes: list[Pass] = []
 _begins: list[int] = []
-_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_owners: weakref.WeakSet[Model] = weakref.WeakSet()
 _torch_backward = torch.autograd.backward
 
 number_now: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
@@ -382,7 +357,7 @@ def is_attached(model: torch.nn.Module) -> bool:
     return any(owner.model is model for owner in _owners)
 
 
-def watch(owner: Owner) -> Callable[[], None]:
+def watch(owner: Model) -> Callable[[], None]:
     """Weigh backward passes through this model, until the returned function is called."""
     torch.autograd.backward = _backward
     _owners.add(owner)
@@ -390,7 +365,7 @@ def watch(owner: Owner) -> Callable[[], None]:
     return functools.partial(_unwatch, weakref.ref(owner))
 
 
-def _unwatch(known: weakref.ref[Any]) -> None:
+def _unwatch(known: weakref.ref[Model]) -> None:
     if (owner := known()) is not None:
         _owners.discard(owner)
     if not _owners:
@@ -424,7 +399,7 @@ def _backward(
     except LoopError as twice:
         reached, error = Reached(()), twice
         reached.passes = dict.fromkeys(one for one in _passes[-1:])
-    owners: dict[Any, None] = {}
+    owners: dict[Model, None] = {}
     for one in reached.passes:
         if (owner := one.owner()) is not None and owner in _owners and owner.trains:
             owners[owner] = None

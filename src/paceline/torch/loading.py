@@ -6,9 +6,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
-from dataclasses import replace
+from functools import partial
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakMethod
 
 import numpy as np
@@ -122,18 +122,12 @@ class Chunks(Dataset[Any]):
         return self.collate([self.dataset[sample] for sample in samples.tolist()])
 
 
-class Begin:
-    """First act of a loading process: torch's ``get_worker_info`` is made to show the dataset that the user gave."""
-
-    def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
-        self.worker_init_fn = worker_init_fn
-
-    def __call__(self, number: int) -> None:
-        """Begin the loading process of this number."""
-        info: Any = get_worker_info()
-        object.__setattr__(info, "dataset", info.dataset.dataset)  # torch protects its attributes
-        if self.worker_init_fn is not None:
-            self.worker_init_fn(number)
+def begin_process(worker_init_fn: Callable[[int], None] | None, number: int) -> None:
+    """Let torch's ``get_worker_info`` show the dataset that the user gave, then call the user's function."""
+    info: Any = get_worker_info()
+    object.__setattr__(info, "dataset", info.dataset.dataset)  # torch protects its attributes
+    if worker_init_fn is not None:
+        worker_init_fn(number)
 
 
 class Prefetcher:
@@ -152,8 +146,8 @@ class Prefetcher:
         The dataset, and the function that makes a batch of samples; None stacks them as torch does.
     assigner
         Says which samples this rank is expected to take.
-    loading
-        The processes that load.
+    loading, pin
+        The processes that load, and whether batches lie in pinned memory.
 
     Attributes
     ----------
@@ -161,7 +155,9 @@ class Prefetcher:
         Seconds that the last batch was waited for, and that the processes took for it, divided by their number.
     """
 
-    def __init__(self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> None:
+    def __init__(
+        self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading, *, pin: bool
+    ) -> None:
         self.assigner = assigner
         self.collate = collate
         self.generation = self._requested = 0
@@ -169,6 +165,7 @@ class Prefetcher:
         self._stock: dict[int, tuple[Any, int, float]] = {}  # chunk, row and seconds of each sample that has arrived
         self._processes = loading.num_workers
         self._waited, self.ahead = 0.0, (0.0, 0.0)
+        self._pin = pin
         self._here = Chunks(dataset, default_collate if collate is None else list)
         self._loader = DataLoader(
             self._here,
@@ -178,8 +175,8 @@ class Prefetcher:
             num_workers=loading.num_workers,
             prefetch_factor=loading.prefetch_factor,
             # Single samples are copied once more, by the collate_fn: pinning them would be of no use.
-            pin_memory=loading.pin_memory and collate is None,
-            worker_init_fn=Begin(loading.worker_init_fn),
+            pin_memory=pin and collate is None,
+            worker_init_fn=partial(begin_process, loading.worker_init_fn),
             timeout=loading.timeout,
             multiprocessing_context=loading.multiprocessing_context,
         )
@@ -209,18 +206,15 @@ class Prefetcher:
                 self._receive()
         places = [self._stock[sample] for sample in wanted]
         self.ahead = self._waited, sum([seconds for _, _, seconds in places]) / self._processes
-        batch = self._gathered(places)
+        if self.collate is not None:
+            batch = self.collate([chunk[row] for chunk, row, _ in places])
+        else:
+            batch = joined([cut(chunk, rows) for chunk, rows in runs([place[:2] for place in places])])
         settled = self.assigner.settled_samples().tolist()
         self._under_way.difference_update(settled)
         for sample in self._stock.keys() & settled:
             del self._stock[sample]
-        return batch
-
-    def _gathered(self, places: list[tuple[Any, int, float]]) -> Any:
-        """Return the batch of the samples that lie in these rows of these chunks."""
-        if self.collate is not None:
-            return self.collate([chunk[row] for chunk, row, _ in places])
-        return joined([cut(chunk, rows) for chunk, rows in runs([place[:2] for place in places])])
+        return pinned(batch) if self._pin else batch  # what lies in pinned memory already stays there
 
     def _receive(self) -> None:
         """Keep the chunk that arrives next; a request for another takes its place."""
@@ -288,32 +282,14 @@ def _identity(arrival: Any) -> Any:
     return arrival
 
 
-class BatchSource(Protocol):
-    """Source of the batches of one rank."""
-
-    @property
-    def ahead(self) -> tuple[float, float]:
-        """Seconds that the last batch was waited for, and that loading processes took for it, by their number."""
-        ...
-
-    def restart(self) -> None:
-        """Begin a new generation: other samples come from now on, and what was loaded ahead is of no use."""
-        ...
-
-    def take(self, samples: Any) -> Any:
-        """Return a batch of these samples, the next of the rank."""
-        ...
-
-
 def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> BatchSource:
     """Return the source of a rank's batches for these options of loading."""
     pin = loading.pin_memory and torch.cuda.is_available()
     if loading.pin_memory and not pin:
         warnings.warn("pin_memory: no CUDA device is available, so batches are not pinned", stacklevel=3)
-    batches: BatchSource = OnDemand(dataset, collate)
     if loading.num_workers:
-        batches = Prefetcher(dataset, assigner, collate, replace(loading, pin_memory=pin))
-    return Pinned(batches) if pin else batches
+        return Prefetcher(dataset, assigner, collate, loading, pin=pin)
+    return OnDemand(dataset, collate, pin=pin)
 
 
 class OnDemand:
@@ -321,25 +297,13 @@ class OnDemand:
 
     ahead = (0.0, 0.0)
 
-    def __init__(self, dataset: Any, collate: Collate | None) -> None:
+    def __init__(self, dataset: Any, collate: Collate | None, *, pin: bool = False) -> None:
         collate = collate or default_collate
-        self.take = collate if dataset is None else Chunks(dataset, collate).load
+        load = collate if dataset is None else Chunks(dataset, collate).load
+        self.take: Callable[[Any], Any] = (lambda samples: pinned(load(samples))) if pin else load
 
     def restart(self) -> None:
         """Do nothing: no samples were loaded ahead."""
 
 
-class Pinned:
-    """Pins the batches of another source, but for those that lie in pinned memory already."""
-
-    def __init__(self, batches: BatchSource) -> None:
-        self.batches, self.restart = batches, batches.restart
-
-    @property
-    def ahead(self) -> tuple[float, float]:
-        """Those of the other source."""
-        return self.batches.ahead
-
-    def take(self, samples: Any) -> Any:
-        """Return a batch in pinned memory."""
-        return pinned(self.batches.take(samples))
+BatchSource = OnDemand | Prefetcher

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.torch.assigner import Assigner, Samples, State
+from paceline.torch.assigner import Assigner, State
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.loader_options import UNKNOWN, require_int
 from paceline.torch.loading import BatchSource, Collate, cut
@@ -37,28 +37,11 @@ class Pieces:
     """
 
     def __init__(self, collate: Collate, borders: Borders) -> None:
-        self.collate = collate
-        self.borders = borders
+        self.collate, self.borders = collate, borders
 
     def __call__(self, samples: list[Any]) -> Collated:
         """Return the micro-batches of these samples."""
         return Collated(self.collate(samples[first:end]) for first, end in self.borders(len(samples)))
-
-
-def micro_batches(
-    assigner: Assigner, rank_batch: RankBatch, samples: Samples, batch: Any, places: list[tuple[int, int]]
-) -> list[tuple[RankBatch, Any]]:
-    """Return the micro-batches of a rank that has these samples, each with its facts.
-
-    Each counts its own rows of the whole global batch: a step is the mean over all samples, whatever the number of
-    micro-batches.
-    """
-    parts = []
-    for number, (first, end) in enumerate(places):
-        features = assigner.features(samples[first:end])
-        known = replace(rank_batch, features=features, rows=end - first, last=number == len(places) - 1)
-        parts.append((known, batch[number] if isinstance(batch, Collated) else cut(batch, slice(first, end))))
-    return parts
 
 
 def borders(rows: int, size: int) -> list[tuple[int, int]]:
@@ -76,8 +59,6 @@ class Progress:
 
     Attributes
     ----------
-    assigner
-        Assigns the samples of the epoch under way.
     next_epoch
         The epoch that the next loop begins.
     """
@@ -146,11 +127,6 @@ class Loop:
 
     A generator that has failed ends, when it is asked again, as if all were well: a loop that goes on after an error
     would leave out the rest of the epoch on this rank alone.
-
-    Parameters
-    ----------
-    loader
-        The loader; it knows its newest loop.
     """
 
     def __init__(self, loader: RankLoader) -> None:
@@ -448,7 +424,12 @@ class RankLoader(ABC):
         self.since_uneven = 0 if uneven else self.since_uneven + 1
         if places is None:
             return [(rank_batch, batch)]
-        return micro_batches(assigner, rank_batch, samples, batch, places)
+        parts = []  # each counts its own rows of the whole global batch: a step is the mean over all samples
+        for number, (first, end) in enumerate(places):
+            features = assigner.features(samples[first:end])
+            known = replace(rank_batch, features=features, rows=end - first, last=number == len(places) - 1)
+            parts.append((known, batch[number] if isinstance(batch, Collated) else cut(batch, slice(first, end))))
+        return parts
 
     def _restart(self) -> None:
         """Forget what was loaded ahead: other samples come from now on."""

@@ -150,10 +150,6 @@ class BalancedStrategy:
         Local steps of a round; unless given, ``train_config["local-steps"]``.
     state
         A file to keep what was learned in, ``.npz``: written after each round, read when a server starts again.
-    communication
-        Whether the time between sending a message and having its reply, less the training, is learned as the time to
-        communicate. ``None`` does so in deployments, and not in simulations, where clients wait for the machine's
-        cores.
     batch_key, steps_key
         How the user's configuration names batch size and local steps.
     options
@@ -175,7 +171,9 @@ class BalancedStrategy:
 
     Notes
     -----
-    Clients report through `stopwatch`. One that does not is sized like others that were never seen.
+    Clients report through `stopwatch`. One that does not is sized like others that were never seen. In deployments, the
+    time between sending a message and having its reply, less the training, is learned as the time to communicate; in
+    simulations clients wait for the machine's cores.
     """
 
     def __init__(
@@ -185,7 +183,6 @@ class BalancedStrategy:
         batch: int | None = None,
         local_steps: int | None = None,
         state: str | Path | None = None,
-        communication: bool | None = None,
         batch_key: str = BATCH_KEY,
         steps_key: str = STEPS_KEY,
         **options: Any,
@@ -203,7 +200,6 @@ class BalancedStrategy:
         self.batch = batch
         self.local_steps = local_steps
         self.state = None if state is None else Path(state)
-        self.communication = communication
         self.batch_key = batch_key
         self.steps_key = steps_key
         self.options = options
@@ -211,6 +207,7 @@ class BalancedStrategy:
         self.plan: RoundPlan | None = None
         self.on_iteration: list[Callable[[Iteration], None]] = []
         self._grid: TimedGrid | None = None
+        self._deployed = False
         self._round_began = 0.0
         self._warned: set[str] = set()
 
@@ -227,8 +224,7 @@ class BalancedStrategy:
         from flwr.serverapp.strategy import Strategy  # pyright: ignore[reportMissingImports]
 
         self._grid = TimedGrid(grid, self.options.get("deadline"))
-        if self.communication is None:
-            self.communication = "InMemory" not in type(grid).__name__
+        self._deployed = "InMemory" not in type(grid).__name__
         return Strategy.start(self, self._grid, initial_arrays, num_rounds, timeout, **options)
 
     def summary(self) -> None:
@@ -312,7 +308,7 @@ class BalancedStrategy:
     def _learn(self, balancer: FederatedBalancer, plan: RoundPlan, messages: list[Any]) -> None:
         replies = first_replies(plan, messages)
         self._join_clients(balancer, replies)
-        elapsed = self._grid.elapsed if self._grid is not None and self.communication else None
+        elapsed = self._grid.elapsed if self._grid is not None and self._deployed else None
         waited = time.monotonic() - self._round_began
         report = RoundReport(
             clients=[reply.client for reply in replies],
