@@ -39,6 +39,8 @@ shape("a_training_pass_without_a_backward_pass", accumulate=2, evaluation="train
 shape("micro_batches_in_a_model_that_returns_its_loss", output="loss", accumulate="micro-batches")
 shape("two_models_in_micro_batches", "refused", "take one model", ranks=(4,), accumulate="micro-batches", models="two")
 shape("a_call_of_forward", wrapper="forward")
+shape("micro_batches_of_a_fully_sharded_model", ranks=(2, 4), wrapper="FSDP2", accumulate=3)
+shape("a_sum_averaged_plainly_in_a_fully_sharded_model", ranks=(2, 4), wrapper="FSDP2", kind="plain sum")
 shape("parts_of_three_batches_summed_after_each", rows="parts", line="scale", accumulate=3, summed="every")
 LINE = "write loss = balance.scale(loss, count)"
 shape("rows_beside_a_batch_in_a_pass_of_their_own", "refused", LINE, beside=True)

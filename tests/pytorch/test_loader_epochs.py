@@ -116,10 +116,3 @@ def test_skipped_rest_stays_skipped(kind):
     resumed.set_epoch(0)
     assert list(resumed) == []
     assert sum(len(batch) for batch in resumed) == SAMPLES
-
-
-def test_differently_mixed_stream_state_refused():
-    state = loader_of("stream", 0, 1).state_dict()
-    other = StreamLoader(range(SAMPLES), GLOBAL_BATCH, rank=0, world_size=1, window=9, seed=5)
-    with pytest.raises(ValueError, match="saved with window=4, but this loader has 9"):
-        other.load_state_dict(state)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.torch import BalancedLoader, Costs, StreamLoader
+from paceline.torch import Costs, StreamLoader
 
 
 def fleet(stream, world_size, global_batch, **options):
@@ -69,9 +69,8 @@ def test_a_window_mixes_and_every_epoch_in_another_way():
     assert all(number - place <= 10 for place, number in enumerate(first))
 
 
-@pytest.mark.parametrize("costs", [None, Costs(cost=lambda sample: 1 + sample)], ids=["equal", "by cost"])
-def test_rank_streams_differ_in_position(costs):
-    streams = [range(8), range(1, 9)]
+def test_costly_streams_of_ranks_differ_in_position():
+    costs, streams = Costs(cost=lambda sample: 1 + sample), [range(8), range(1, 9)]
     loaders = [
         StreamLoader(stream, 4, rank=rank, world_size=2, costs=costs, collate_fn=list)
         for rank, stream in enumerate(streams)
@@ -82,10 +81,6 @@ def test_rank_streams_differ_in_position(costs):
 
 
 def test_invalid_stream_options_refused():
-    with pytest.raises(ValueError, match="cap is about samples of unequal cost: pass cost= or lengths= too"):
-        Costs(cap=5)
-    with pytest.raises(ValueError, match="cap must be above 0 tokens and finite, got -1"):
-        Costs(cap=-1, cost=float)
     with pytest.raises(
         TypeError, match="lengths must be a function of a sample, as samples of a stream have no index, got list"
     ):
@@ -110,11 +105,6 @@ def test_indivisible_stream_sample_named(stream, options, says):
     loop = iter(fleet(stream, 2, 3, **options)[0])
     with pytest.raises(ValueError, match=says):
         next(loop)
-
-
-def test_loader_suggests_stream_loader():
-    with pytest.raises(TypeError, match="a stream has no indices: use StreamLoader"):
-        BalancedLoader(iter(range(9)), 3, rank=0, world_size=1)
 
 
 def test_stream_loop_ends_when_another_begins():

@@ -47,17 +47,3 @@ def attached_and_closed(rank, close):
 def test_closed_balance_leaves_no_thread(close):
     for counts in run_ranks(2, attached_and_closed, close):
         assert max(counts[1:]) <= counts[0]
-
-
-def attached_anew(rank):
-    model = DistributedDataParallel(torch.nn.Linear(4, 2))
-    loader = BalancedLoader(torch.randn(48, 4), 12)
-    first = attach(model, loader)
-    assert attach(DistributedDataParallel(torch.nn.Linear(4, 2)), loader) is first
-    first.close()
-    second = attach(model, loader)
-    return second is not first and first.closed and not second.closed
-
-
-def test_model_attached_again_after_close():
-    assert run_ranks(2, attached_anew) == [True, True]

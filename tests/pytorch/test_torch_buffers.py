@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
-from test_torch_exact import Restless
 from torch.nn.parallel import DistributedDataParallel
+from trainers import Restless
 
 from paceline.coordinator import Policy
 from paceline.torch import BalancedLoader, attach

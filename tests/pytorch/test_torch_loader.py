@@ -184,30 +184,6 @@ def test_losing_or_empty_sizes_refused(sizes):
         loader.sizes = np.array(sizes)
 
 
-@pytest.mark.processes
-def test_epoch_left_early_does_not_leak():
-    loader = BalancedLoader(TensorDataset(torch.arange(40)), 8, rank=0, world_size=1, num_workers=2)
-    for _ in loader:
-        break
-    assert sorted(sample for (batch,) in loader for sample in batch.tolist()) == list(range(40))
-    assert loader.epoch == 1
-
-
-@pytest.mark.processes
-def test_an_error_in_the_dataset_reaches_the_loop():
-    class Broken(torch.utils.data.Dataset):
-        def __len__(self):
-            return 20
-
-        def __getitem__(self, index):
-            raise OSError("a file is missing")
-
-    for workers in (0, 1):
-        loader = BalancedLoader(Broken(), 4, rank=0, world_size=1, num_workers=workers)
-        with pytest.raises(OSError, match="a file is missing"):
-            next(iter(loader))
-
-
 def test_on_demand_order_is_the_epochs():
     """So a balanced job sees the very batches of one process."""
     loaders = fleet(range(103), 3, global_batch=20, seed=7)
@@ -215,17 +191,6 @@ def test_on_demand_order_is_the_epochs():
     alone = fleet(range(103), 1, global_batch=20, seed=7)[0]
     for batches, whole in zip(zip(*loaders, strict=True), alone, strict=True):
         assert torch.cat(batches).tolist() == whole.tolist()
-
-
-@pytest.mark.processes
-def test_ranks_may_load_ahead_each_in_its_way():
-    loaders = [
-        BalancedLoader(range(103), 20, rank=rank, world_size=3, num_workers=workers, prefetch_factor=prefetch)
-        for rank, (workers, prefetch) in enumerate([(1, 1), (2, 3), (1, None)])
-    ]
-    change_sizes(loaders, seed=1)
-    seen = [sample for batches in zip(*loaders, strict=True) for batch in batches for sample in batch.tolist()]
-    assert sorted(seen) == list(range(103))
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}])
@@ -325,15 +290,3 @@ def test_loading_ahead_reads_nothing_twice(prefetch):
     assert len(set(seen)) == len(seen)
     assert max(data.reads) == 1
     assert all(data.reads[sample] for sample in seen)
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_place_of_another_rank_is_adopted(num_workers):
-    one, other = fleet(range(12), 2, global_batch=4, num_workers=num_workers)
-    loops = [iter(one), iter(other)]
-    other.shares = np.array([1, 3])
-    for loop in (loops[0], loops[1], loops[1]):
-        next(loop)
-    one.sync_from(other.place())
-    assert (one.position, one.shares.tolist()) == (other.position, [1, 3])
-    assert [len(next(loop)) for loop in loops] == [1, 3]

@@ -81,21 +81,6 @@ def test_peek_takes_nothing(num_workers):
 
 
 @WORKERS
-def test_an_epoch_that_is_left_early_can_be_had_again(num_workers):
-    loaders = fleet(num_workers=num_workers)
-    for broken_after in (1, 3, 2):
-        loops = [iter(loader) for loader in loaders]
-        for _ in range(broken_after):
-            for loop in loops:
-                next(loop)
-        for loader in loaders:
-            loader.set_epoch(0)
-    assert sorted(epoch_of(loaders)) == list(range(SAMPLES))
-    assert sorted(epoch_of(loaders)) == list(range(SAMPLES))
-    assert loaders[0].epoch == 1
-
-
-@WORKERS
 def test_nested_loop_is_an_error(num_workers):
     (loader,) = fleet(1, num_workers=num_workers)
     inner = []
@@ -131,23 +116,6 @@ def test_state_loaded_in_loop_ends_it(num_workers):
         next(loops[0])
     assert sorted(before + epoch_of(loaders)) == list(range(SAMPLES))
     assert sorted(epoch_of(loaders)) == list(range(SAMPLES))
-
-
-@WORKERS
-def test_place_adopted_while_loading_ahead(num_workers):
-    first, second = fleet(num_workers=num_workers)
-    loops = [iter(first), iter(second)]
-    second.sizes = np.array([1, 9])
-    for loop in loops:
-        next(loop)
-    state, place = saved(first), first.place()
-    for loader in (first, second):
-        loader.sync_from(place)
-    rest = [sample for batches in zip(*loops, strict=True) for batch in batches for sample in batch.tolist()]
-    (alone,) = fleet(1)
-    alone.load_state_dict(state)
-    assert sorted(rest) == sorted(epoch_of([alone]))
-    assert first.position == second.position
 
 
 @WORKERS

@@ -46,6 +46,7 @@ def test_an_option_that_does_not_exist_is_refused(name, instead, num_workers):
         ({"accumulate": True}, TypeError, "accumulate must be a whole number, got True"),
         ({"accumulate": 2.0}, TypeError, "accumulate must be a whole number, got 2.0"),
         ({"accumulate": 0}, ValueError, "accumulate must be at least 1 micro-batch, got 0"),
+        ({"global_batch": None}, TypeError, "global_batch must be a whole number, got None"),
         ({"global_batch": 8.0}, TypeError, "global_batch must be a whole number, got 8.0"),
         ({"global_batch": 1}, ValueError, "global_batch must be at least 2 samples, one for each rank, got 1"),
         ({"num_workers": -1}, ValueError, "num_workers must be at least 0, got -1"),
