@@ -6,10 +6,9 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 import torch.distributed as dist
-from job import FREE, Job, Restless, Samples
-from shapes_tokens import Sequences
-from shapes_wrappers import sharded
+from job import FREE, Job, Restless, Samples, Sequences, sharded
 from torch.nn.parallel import DistributedDataParallel
+from verdicts import SHAPES, Shape
 
 from paceline.predictors import Forecast
 from paceline.torch import attach, gather_rows
@@ -585,4 +584,15 @@ def run_composed(parts):
     return lambda job: Composed(job, parts).run()
 
 
-__all__ = ["PARTS", "PLAIN", "Composed", "Job", "composition", "differs", "run_composed"]
+def composed_shapes(module):
+    """Return a function that registers a loop of parts among the shapes of a module."""
+
+    def shape(name, verdict="exact", says="", ranks=(2,), **parts):  # names of parts have no spaces here
+        run = run_composed(PLAIN | {name.replace("_", " "): value for name, value in parts.items()})
+        run.__name__, run.__module__ = name, module
+        SHAPES.append(Shape(run, verdict, says, ranks))
+
+    return shape
+
+
+__all__ = ["PARTS", "PLAIN", "Composed", "Job", "composed_shapes", "composition", "differs", "run_composed"]

@@ -19,6 +19,7 @@ from paceline.predictors import Forecast
 from paceline.torch import BalancedLoader, Costs, StreamLoader, attach
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
+LONGEST = 7
 FREE = Policy(warmup=0, change_cost=0, risk=0)
 DEVICE = os.environ.get("PACELINE_LOOPS_DEVICE", "cpu")
 
@@ -66,6 +67,24 @@ class Samples(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         return self.inputs[index], self.targets[index], index
+
+
+class Sequences(torch.utils.data.Dataset):
+    """Sequences of tokens with their labels, of which most are ignored; many sequences have no others."""
+
+    def __init__(self):
+        chance = np.random.default_rng(0)  # no global batch is without any, as alone that would be 0 / 0
+        self.lengths = chance.integers(1, LONGEST + 1, SAMPLES)
+        self.inputs = torch.tensor(chance.normal(size=(SAMPLES, LONGEST, 6)))
+        counts = (chance.random((SAMPLES, LONGEST)) < 0.6) & (np.arange(LONGEST) < self.lengths[:, None])
+        counts &= chance.random((SAMPLES, 1)) < 0.35
+        self.labels = torch.tensor(np.where(counts, chance.integers(0, 3, counts.shape), -100))
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return self.inputs[index], self.labels[index], index
 
 
 class Recording:
@@ -299,6 +318,30 @@ class Job:
             for network in self.models
             for parameter in network.parameters()
         ]
+
+
+def sharded(job, network, how="fully_shard"):
+    """In FSDP2, HSDP, FSDP1 or composable replicate, on several ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    if job.alone:
+        return job.keep(network)
+    if how == "FSDP1":
+        return job.keep(FullyShardedDataParallel(network, device_id=torch.device("cpu"), use_orig_params=True))
+    job.keep(network)
+    if how == "replicate":
+        from torch.distributed._composable.replicate import replicate
+
+        return replicate(network)
+    mesh = (
+        init_device_mesh("cpu", (2, job.world_size // 2), mesh_dim_names=("replicas", "shards"))
+        if how == "HSDP"
+        else None
+    )
+    for layer in getattr(network, "inner", network)[::2]:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(network, mesh=mesh)
 
 
 def on_device(dataset, device):

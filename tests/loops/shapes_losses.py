@@ -1,9 +1,13 @@
 """What the loss is made of."""
 
 import torch
+from composed import composed_shapes
 from job import DEVICE, EPOCHS, GLOBAL_BATCH, Samples, mse
 from shapes_order import begun
 from verdicts import exact, refused, warned
+
+shape = composed_shapes(__name__)
+LINE = "write loss = balance.scale(loss, count)"
 
 
 def trained(job, loss_of, *, network=None, scaled=None, epochs=EPOCHS, **options):
@@ -44,14 +48,6 @@ def per_token(job):
 @exact
 def a_mean_taken_by_hand(job):
     trained(job, lambda model, inputs, targets: (model(inputs) - targets).square().sum() / targets.numel())
-
-
-@exact
-def a_mean_of_losses_that_are_not_reduced(job):
-    trained(
-        job,
-        lambda model, inputs, targets: torch.nn.functional.mse_loss(model(inputs), targets, reduction="none").mean(),
-    )
 
 
 @warned("grow with its number of samples")
@@ -124,87 +120,14 @@ def a_loss_that_is_scaled_twice(job):
         balance.scale(balance.scale(mse(model(inputs), targets), len(inputs)), len(inputs)).backward()
 
 
-@exact
-def a_penalty_on_the_parameters(job):
-    def loss_of(model, inputs, targets):
-        return mse(model(inputs), targets) + 0.01 * sum(p.square().sum() for p in model.parameters())
-
-    trained(job, loss_of)
-
-
-@exact
-def a_part_of_the_loss_kept_in_the_model(job):
-    class Routed(torch.nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, inputs):
-            outputs = self.inner(inputs)
-            self.balance = outputs.square().mean()
-            return outputs
-
-    network = Routed(job.network())
-    trained(job, lambda model, inputs, targets: mse(model(inputs), targets) + 0.1 * network.balance, network=network)
-
-
-@exact
-def a_model_that_returns_its_loss(job):
-    class WithLoss(torch.nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, inputs, labels):
-            outputs = self.inner(inputs)
-            return {"loss": mse(outputs, labels), "logits": outputs}
-
-    trained(job, lambda model, inputs, targets: model(inputs, labels=targets)["loss"], network=WithLoss(job.network()))
-
-
-@exact
-def a_gradient_penalty(job):
-    def loss_of(model, inputs, targets):
-        inputs = inputs.clone().requires_grad_()
-        outputs = model(inputs)
-        (slope,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
-        return mse(outputs, targets) + 0.1 * (slope.square().sum(1) - 1).square().mean()
-
-    trained(job, loss_of)
-
-
-@exact
-def two_forward_passes_over_one_batch(job):
-    def loss_of(model, inputs, targets):
-        return mse(model(inputs), targets) + mse(model(-inputs), -targets)
-
-    trained(job, loss_of)
-
-
-def two_views(model, inputs, targets):
-    return mse(model(torch.cat([inputs, -inputs])), torch.cat([targets, -targets]))
-
-
-@refused("write loss = balance.scale(loss, count)")
-def two_views_of_a_batch_in_one_forward_pass(job):
-    trained(job, two_views)
-
-
-@exact
-def two_views_of_a_batch_in_one_scaled_loss(job):
-    trained(job, two_views, scaled=by_samples)
-
-
-@exact
-def two_losses_with_a_backward_pass_each(job):
-    model, loader, optimizer = begun(job)
-    for _ in range(EPOCHS):
-        for inputs, targets, _ in loader:
-            optimizer.zero_grad()
-            with job.no_sync(model):
-                mse(model(inputs), targets).backward()
-            model(inputs).abs().mean().backward()
-            optimizer.step()
+shape("a_penalty_on_the_parameters", penalty="parameters")
+shape("a_part_of_the_loss_kept_in_the_model", kept_in_the_model=True)
+shape("a_model_that_returns_its_loss", output="loss")
+shape("a_gradient_penalty", penalty="slope")
+shape("two_forward_passes_over_one_batch", second_pass="noise")
+shape("two_views_of_a_batch_in_one_forward_pass", "refused", LINE, rows="views")
+shape("two_views_of_a_batch_in_one_scaled_loss", rows="views", line="scale")
+shape("two_losses_with_a_backward_pass_each", second_pass="noise", backward="each")
 
 
 @exact
@@ -240,18 +163,8 @@ class TimeFirst(torch.nn.Module):
         return self.inner(sequence.mean(0))
 
 
-def in_time(model, inputs, targets):
-    return mse(model(torch.stack([inputs, 2 * inputs, 3 * inputs])), targets)
-
-
-@refused("write loss = balance.scale(loss, count)")
-def time_comes_first_in_the_inputs(job):
-    trained(job, in_time, network=TimeFirst(job.network()))
-
-
-@exact
-def time_comes_first_in_the_inputs_of_a_scaled_loss(job):
-    trained(job, in_time, network=TimeFirst(job.network()), scaled=by_samples)
+shape("time_comes_first_in_the_inputs", "refused", LINE, rows="time first")
+shape("time_comes_first_in_the_inputs_of_a_scaled_loss", rows="time first", line="scale")
 
 
 @refused("write loss = balance.scale(loss, count)")

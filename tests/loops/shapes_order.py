@@ -4,8 +4,11 @@ import threading
 from itertools import islice
 
 import torch
+from composed import composed_shapes
 from job import EPOCHS, GLOBAL_BATCH, Samples, mse
 from verdicts import exact, refused, warned
+
+shape = composed_shapes(__name__)
 
 
 def begun(job, **options):
@@ -30,82 +33,12 @@ def a_plain_loop(job):
             step(model, optimizer, batch)
 
 
-@exact
-def loading_processes(job):
-    model, loader, optimizer = begun(job, num_workers=2)
-    for _ in range(EPOCHS):
-        for batch in loader:
-            step(model, optimizer, batch)
-
-
-@exact(ranks=(2, 4))
-def the_next_batch_is_fetched_before_backward(job):
-    model, loader, optimizer = begun(job)
-    for _ in range(EPOCHS):
-        batches = iter(loader)
-        batch = next(batches)
-        while batch is not None:
-            loss = mse(model(batch[0]), batch[1])
-            batch = next(batches, None)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-
-@exact
-def the_next_batch_is_fetched_before_forward(job):
-    model, loader, optimizer = begun(job)
-    for _ in range(EPOCHS):
-        batches = iter(loader)
-        batch = next(batches)
-        while batch is not None:
-            following = next(batches, None)
-            step(model, optimizer, batch)
-            batch = following
-
-
-@exact
-def two_batches_are_fetched_ahead(job):
-    model, loader, optimizer = begun(job)
-    for _ in range(EPOCHS):
-        batches = iter(loader)
-        queue = list(islice(batches, 2))
-        while queue:
-            queue += islice(batches, 1)
-            step(model, optimizer, queue.pop(0))
-
-
-@exact
-def fetching_ahead_while_gradients_accumulate(job):
-    model, loader, optimizer = begun(job, accumulate=2)
-    for _ in range(EPOCHS):
-        batches = iter(loader)
-        batch, number = next(batches), 0
-        while batch is not None:
-            number += 1
-            last = number % 2 == 0 or number == len(loader)
-            with job.no_sync(model, last):
-                loss = mse(model(batch[0]), batch[1]) / 2
-                batch = next(batches, None)
-                loss.backward()
-            if last:
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-@exact
-def fetching_ahead_with_a_scaled_loss(job):
-    model, loader = job.ddp(job.network()), job.loader()
-    balance, optimizer = job.attach(model, loader), job.sgd(model)
-    for _ in range(EPOCHS):
-        batches = iter(loader)
-        batch = next(batches)
-        while batch is not None:
-            outputs, targets = model(batch[0]), batch[1]
-            batch = next(batches, None)
-            optimizer.zero_grad()
-            balance.scale(mse(outputs, targets), len(targets)).backward()
-            optimizer.step()
+shape("loading_processes", workers=2)
+shape("the_next_batch_is_fetched_before_backward", ranks=(2, 4), fetch="before backward")
+shape("the_next_batch_is_fetched_before_forward", fetch="before forward")
+shape("two_batches_are_fetched_ahead", fetch="two ahead")
+shape("fetching_ahead_while_gradients_accumulate", accumulate=2, fetch="before backward")
+shape("fetching_ahead_with_a_scaled_loss", kind="scaled", fetch="before backward")
 
 
 @exact
@@ -126,26 +59,8 @@ def two_forward_passes_and_then_their_backward_passes(job):
             optimizer.zero_grad()
 
 
-@exact
-def a_look_at_a_batch_before_every_epoch(job):
-    model, loader, optimizer = begun(job)
-    for epoch in range(EPOCHS):
-        loader.set_epoch(epoch)
-        assert len(next(iter(loader))) == 3
-        loader.set_epoch(epoch)
-        for batch in loader:
-            step(model, optimizer, batch)
-
-
-@exact
-def a_look_at_a_batch_with_loading_processes(job):
-    model, loader, optimizer = begun(job, num_workers=2)
-    for epoch in range(EPOCHS):
-        loader.set_epoch(epoch)
-        assert len(next(iter(loader))) == 3
-        loader.set_epoch(epoch)
-        for batch in loader:
-            step(model, optimizer, batch)
+shape("a_look_at_a_batch_before_every_epoch", peek=True)
+shape("a_look_at_a_batch_with_loading_processes", peek=True, workers=2)
 
 
 @exact
@@ -171,14 +86,7 @@ def an_endless_iterator(job):
         step(model, optimizer, batch)
 
 
-@exact
-def batches_that_are_skipped(job):
-    model, loader, optimizer = begun(job)
-    for _ in range(EPOCHS):
-        for number, batch in enumerate(loader):
-            if number % 3 == 1:
-                continue
-            step(model, optimizer, batch)
+shape("batches_that_are_skipped", skips=True)
 
 
 @refused("write loss = balance.scale(loss, count)")
@@ -202,18 +110,7 @@ def batches_of_another_size_are_skipped(job):
                 step(model, optimizer, batch)
 
 
-@exact
-def evaluation_in_between(job):
-    model, loader, optimizer = begun(job)
-    held_out = Samples()
-    for _ in range(EPOCHS):
-        for number, batch in enumerate(loader):
-            step(model, optimizer, batch)
-            if number % 2:
-                model.eval()
-                with torch.no_grad():
-                    job.all_reduce(mse(model(held_out.inputs), held_out.targets))
-                model.train()
+shape("evaluation_in_between", evaluation="without gradients")
 
 
 @exact

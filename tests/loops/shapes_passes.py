@@ -2,20 +2,14 @@
 
 import torch
 import torch.distributed as dist
-from composed import PLAIN, run_composed
-from job import EPOCHS, mse
+from composed import composed_shapes
+from job import EPOCHS, Sequences, mse
 from shapes_order import begun
-from shapes_tokens import Sequences, accumulated, counted, masked_loss, token_loss
+from shapes_tokens import accumulated, counted, masked_loss, token_loss
 from shapes_wrappers import Clicks, Waves
-from verdicts import SHAPES, Shape, exact, refused, warned
+from verdicts import exact, refused, warned
 
-
-def shape(name, verdict="exact", says="", ranks=(2,), **parts):
-    """Register a loop of these parts; names of parts have no spaces here."""
-    run = run_composed(PLAIN | {name.replace("_", " "): value for name, value in parts.items()})
-    run.__name__, run.__module__ = name, __name__
-    SHAPES.append(Shape(run, verdict, says, ranks))
-
+shape = composed_shapes(__name__)
 
 AFTER_THE_FETCH = {"sizes": "steady", "second_pass": "same", "backward": "one", "fetch": "between passes"}
 

@@ -3,97 +3,22 @@
 import copy
 
 import torch
+from composed import composed_shapes
 from job import EPOCHS, mse
 from shapes_order import begun, step
 from verdicts import exact, refused
 
-
-def accumulated(job, model, loader, optimizer, *, every, sync=False):
-    for _ in range(EPOCHS):
-        for number, (inputs, targets, _) in enumerate(loader, 1):
-            last = number % every == 0 or number == len(loader)
-            with job.no_sync(model, last or sync):
-                (mse(model(inputs), targets) / every).backward()
-            if last:
-                optimizer.step()
-                optimizer.zero_grad()
+shape = composed_shapes(__name__)
 
 
-@exact(ranks=(2, 4))
-def gradients_accumulate_under_no_sync(job):
-    model, loader, optimizer = begun(job, accumulate=3)
-    accumulated(job, model, loader, optimizer, every=3)
-
-
-@exact
-def gradients_accumulate_under_no_sync_and_the_loader_does_not_know(job):
-    model, loader, optimizer = begun(job)
-    accumulated(job, model, loader, optimizer, every=2)
-
-
-@exact
-def gradients_accumulate_and_are_summed_every_time(job):
-    model, loader, optimizer = begun(job, accumulate=3)
-    accumulated(job, model, loader, optimizer, every=3, sync=True)
-
-
-@exact
-def gradients_accumulate_in_views_of_the_buckets(job):
-    model, loader = job.ddp(job.network(), gradient_as_bucket_view=True), job.loader(accumulate=2)
-    job.attach(model, loader)
-    accumulated(job, model, loader, job.sgd(model), every=2)
-
-
-@exact(ranks=(2, 4))
-def scaled_losses_of_micro_batches(job, sync=False):
-    """The mean over all samples of a step."""
-    model, loader = job.ddp(job.network()), job.loader(accumulate=3)
-    balance, optimizer = job.attach(model, loader), job.sgd(model)
-    for _ in range(EPOCHS):
-        step = []
-        for number, batch in enumerate(loader, 1):
-            last = number % 3 == 0 or number == len(loader)
-            step.append(batch)
-            if job.alone and last:
-                inputs, targets, _ = (torch.cat(column) for column in zip(*step, strict=True))
-                mse(model(inputs), targets).backward()
-            elif not job.alone:
-                with job.no_sync(model, last or sync):
-                    balance.scale(mse(model(batch[0]), batch[1]), len(batch[0])).backward()
-            if last:
-                step = []
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-@exact
-def scaled_losses_that_are_summed_every_time(job):
-    scaled_losses_of_micro_batches(job, sync=True)
-
-
-@exact
-def gradients_are_clipped(job):
-    model, loader, optimizer = begun(job)
-    for _ in range(EPOCHS):
-        for inputs, targets, _ in loader:
-            optimizer.zero_grad()
-            mse(model(inputs), targets).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
-            optimizer.step()
-
-
-@exact
-def a_gradient_scaler_for_mixed_precision(job):
-    model, loader, optimizer = begun(job)
-    scaler = torch.amp.GradScaler(job.device, init_scale=1024.0)
-    for _ in range(EPOCHS):
-        for inputs, targets, _ in loader:
-            optimizer.zero_grad()
-            scaler.scale(mse(model(inputs), targets)).backward()
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
-            scaler.step(optimizer)
-            scaler.update()
+shape("gradients_accumulate_under_no_sync", ranks=(2, 4), accumulate=3)
+shape("gradients_accumulate_under_no_sync_and_the_loader_does_not_know", accumulate=2, accumulation_is_said=False)
+shape("gradients_accumulate_and_are_summed_every_time", accumulate=3, summed="every")
+shape("gradients_accumulate_in_views_of_the_buckets", accumulate=2, wrapper="views")
+shape("scaled_losses_of_micro_batches", ranks=(2, 4), kind="scaled", accumulate=3)
+shape("scaled_losses_that_are_summed_every_time", kind="scaled", accumulate=3, summed="every")
+shape("gradients_are_clipped", clip=True)
+shape("a_gradient_scaler_for_mixed_precision", optimizer="scaled", clip=True)
 
 
 @exact

@@ -1,30 +1,23 @@
 """Loss terms that only the batch shows, and loaders of one's own."""
 
 import torch
-from job import EPOCHS
-from shapes_tokens import Sequences, counted, masked_loss, steps_of
+from composed import composed_shapes
+from job import EPOCHS, Sequences
+from shapes_tokens import counted, masked_loss
 from verdicts import exact, refused
 
-
-def own(job, loss_of=masked_loss, scaled=True):
-    model, loader = job.ddp(job.network()), job.own_loader(Sequences())
-    balance, optimizer = job.scaling(model), job.sgd(model)
-    for _ in range(EPOCHS):
-        for inputs, labels, _ in loader:
-            optimizer.zero_grad()
-            loss = loss_of(model(inputs), labels)
-            (balance.scale(loss, counted(labels)) if scaled else loss).backward()
-            optimizer.step()
+shape = composed_shapes(__name__)
 
 
-@exact(ranks=(2, 4))
-def a_loader_of_ones_own_with_a_batch_sampler(job):
-    own(job)
+shape("a_loader_of_ones_own_with_a_batch_sampler", ranks=(2, 4), kind="own loader")
 
 
 @refused("attach() was given no loader whose batches could be counted: write loss = balance.scale(loss, count)")
 def a_loader_of_ones_own_whose_loss_is_not_scaled(job):
-    own(job, scaled=False)
+    model, loader = job.ddp(job.network()), job.own_loader(Sequences())
+    job.scaling(model)
+    for inputs, labels, _ in loader:
+        masked_loss(model(inputs), labels).backward()
 
 
 @exact(ranks=(2, 4))
@@ -41,35 +34,14 @@ def a_loader_of_ones_own_and_a_loss_over_all_ranks(job):
             optimizer.step()
 
 
-def accumulated(job, every=3, sync=False):
-    """Accumulate; alone, the mean over all terms of the step."""
-    model, loader = job.ddp(job.network()), job.own_loader(Sequences())
-    balance, optimizer = job.scaling(model), job.sgd(model)
-    for _ in range(EPOCHS):
-        if job.alone:
-            for parts in steps_of(loader, every):
-                inputs, labels, _ = (torch.cat(column) for column in zip(*parts, strict=True))
-                masked_loss(model(inputs), labels).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            continue
-        for number, (inputs, labels, _) in enumerate(loader, 1):
-            last = number % every == 0 or number == len(loader)
-            with job.no_sync(model, last or sync):
-                balance.scale(masked_loss(model(inputs), labels), counted(labels)).backward()
-            if last:
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-@exact(ranks=(2, 4))
-def a_loader_of_ones_own_that_accumulates(job):
-    accumulated(job)
-
-
-@exact(ranks=(2, 4))
-def a_loader_of_ones_own_whose_gradients_are_summed_every_time(job):
-    accumulated(job, sync=True)
+shape("a_loader_of_ones_own_that_accumulates", ranks=(2, 4), kind="own loader", accumulate=3)
+shape(
+    "a_loader_of_ones_own_whose_gradients_are_summed_every_time",
+    ranks=(2, 4),
+    kind="own loader",
+    accumulate=3,
+    summed="every",
+)
 
 
 @refused("got a DataLoader, whose batches are fixed, by its batch_sampler too")

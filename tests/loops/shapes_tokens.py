@@ -2,29 +2,12 @@
 
 import numpy as np
 import torch
-from job import EPOCHS, SAMPLES, Samples, mse
+from composed import composed_shapes
+from job import EPOCHS, SAMPLES, Samples, Sequences, mse
 from torch.nn.functional import cross_entropy
 from verdicts import exact, refused
 
-LONGEST = 7
-
-
-class Sequences(torch.utils.data.Dataset):
-    """Sequences of tokens with their labels, of which most are ignored; many sequences have no others."""
-
-    def __init__(self):
-        chance = np.random.default_rng(0)  # no global batch is without any, as alone that would be 0 / 0
-        self.lengths = chance.integers(1, LONGEST + 1, SAMPLES)
-        self.inputs = torch.tensor(chance.normal(size=(SAMPLES, LONGEST, 6)))
-        counts = (chance.random((SAMPLES, LONGEST)) < 0.6) & (np.arange(LONGEST) < self.lengths[:, None])
-        counts &= chance.random((SAMPLES, 1)) < 0.35
-        self.labels = torch.tensor(np.where(counts, chance.integers(0, 3, counts.shape), -100))
-
-    def __len__(self):
-        return SAMPLES
-
-    def __getitem__(self, index):
-        return self.inputs[index], self.labels[index], index
+shape = composed_shapes(__name__)
 
 
 def token_loss(outputs, labels):
@@ -97,9 +80,7 @@ def global_batches_whose_labels_are_all_ignored(job):
     trained(job, data=data, shuffle=False)
 
 
-@exact
-def a_mean_over_tokens_without_costs(job):
-    trained(job, lengths=None)
+shape("a_mean_over_tokens_without_costs", kind="tokens")
 
 
 @exact(ranks=(2, 4))
@@ -112,27 +93,6 @@ def a_budget_of_tokens_under_a_cap_and_padded(job):
     trained(job, global_batch=None, global_tokens=90.0, cap=80.0, padded=True)
 
 
-@exact(ranks=(2, 4))
-def a_mean_over_tokens_in_a_model_that_returns_its_loss(job):
-    class WithLoss(torch.nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, inputs, labels):
-            return {"loss": token_loss(self.inner(inputs), labels)}
-
-    data = Sequences()
-    model = job.ddp(WithLoss(job.network()))
-    loader = job.loader(data, lengths=data.lengths)
-    balance, optimizer = job.attach(model, loader), job.sgd(model)
-    for _ in range(EPOCHS):
-        for inputs, labels, _ in loader:
-            optimizer.zero_grad()
-            balance.scale(model(inputs, labels=labels)["loss"], counted(labels)).backward()
-            optimizer.step()
-
-
 def steps_of(loader, every):
     """Yield the micro-batches of each step."""
     step = []
@@ -143,11 +103,11 @@ def steps_of(loader, every):
             step = []
 
 
-def accumulated(job, loss_of, *, every=3, sync=False, network=None, known=True):
+def accumulated(job, loss_of, *, every=3, sync=False, network=None):
     """Accumulate; alone, the mean over all tokens of the step."""
     data = Sequences()
     model = job.ddp(network or job.network())
-    loader = job.loader(data, lengths=data.lengths, accumulate=every if known else 1, global_batch=16)
+    loader = job.loader(data, lengths=data.lengths, accumulate=every, global_batch=16)
     balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         if job.alone:
@@ -176,9 +136,12 @@ def tokens_of_accumulated_batches_taken_by_hand(job):
     accumulated(job, masked_loss)
 
 
-@exact
-def tokens_of_accumulated_batches_that_the_loader_does_not_know(job):
-    accumulated(job, masked_loss, known=False)
+shape(
+    "tokens_of_accumulated_batches_that_the_loader_does_not_know",
+    kind="tokens",
+    accumulate=3,
+    accumulation_is_said=False,
+)
 
 
 @exact

@@ -5,11 +5,13 @@ from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
-from job import EPOCHS, mse
+from composed import composed_shapes
+from job import EPOCHS, mse, sharded
 from shapes_order import step
-from shapes_tokens import Sequences, counted, in_micro_batches, masked_loss
 from torch.utils.checkpoint import checkpoint
 from verdicts import exact, refused
+
+shape = composed_shapes(__name__)
 
 
 def trained(job, model, *, scaled=False):
@@ -23,32 +25,10 @@ def trained(job, model, *, scaled=False):
             optimizer.step()
 
 
-@exact
-def a_static_graph(job):
-    trained(job, job.ddp(job.network(), static_graph=True))
-
-
-@exact
-def views_of_the_buckets(job):
-    trained(job, job.ddp(job.network(), gradient_as_bucket_view=True))
-
-
-@exact
-def many_buckets(job):
-    trained(job, job.ddp(job.network(hidden=200), bucket_cap_mb=0.05))
-
-
-@exact
-def parameters_that_are_not_used(job):
-    class Unused(torch.nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner, self.spare = inner, torch.nn.Linear(2, 2).double()
-
-        def forward(self, inputs):
-            return self.inner(inputs)
-
-    trained(job, job.ddp(Unused(job.network()), find_unused_parameters=True))
+shape("a_static_graph", wrapper="static graph")
+shape("views_of_the_buckets", wrapper="views")
+shape("many_buckets", wrapper="buckets")
+shape("parameters_that_are_not_used", wrapper="unused")
 
 
 @exact
@@ -227,68 +207,14 @@ def batch_normalization_over_all_ranks_and_a_scaled_loss(job):
     trained(job, synchronized(job), scaled=True)
 
 
-def sharded(job, network, how="fully_shard"):
-    """In FSDP2, HSDP, FSDP1 or composable replicate, on several ranks."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-
-    if job.alone:
-        return job.keep(network)
-    if how == "FSDP1":
-        return job.keep(FullyShardedDataParallel(network, device_id=torch.device("cpu"), use_orig_params=True))
-    job.keep(network)
-    if how == "replicate":
-        from torch.distributed._composable.replicate import replicate
-
-        return replicate(network)
-    mesh = (
-        init_device_mesh("cpu", (2, job.world_size // 2), mesh_dim_names=("replicas", "shards"))
-        if how == "HSDP"
-        else None
-    )
-    for layer in getattr(network, "inner", network)[::2]:
-        fully_shard(layer, mesh=mesh)
-    return fully_shard(network, mesh=mesh)
-
-
-@exact(ranks=(2, 4))
-def fully_sharded(job):
-    trained(job, sharded(job, job.network()))
-
-
-@exact(ranks=(2, 4))
-def fully_sharded_and_a_scaled_loss(job):
-    trained(job, sharded(job, job.network()), scaled=True)
-
-
-@exact(ranks=(4,))
-def hybrid_sharded(job):
-    trained(job, sharded(job, job.network(), "HSDP"))
-
-
-@exact(ranks=(4,))
-def hybrid_sharded_and_a_scaled_loss(job):
-    trained(job, sharded(job, job.network(), "HSDP"), scaled=True)
-
-
-@exact(ranks=(2, 4))
-def sharded_by_fsdp1(job):
-    trained(job, sharded(job, job.network(), "FSDP1"))
-
-
-@exact
-def sharded_by_fsdp1_and_a_scaled_loss(job):
-    trained(job, sharded(job, job.network(), "FSDP1"), scaled=True)
-
-
-@exact(ranks=(2, 4))
-def replicated(job):
-    trained(job, sharded(job, job.network(), "replicate"))
-
-
-@exact(ranks=(2, 4))
-def replicated_and_a_scaled_loss(job):
-    trained(job, sharded(job, job.network(), "replicate"), scaled=True)
+shape("fully_sharded", ranks=(2, 4), wrapper="FSDP2")
+shape("fully_sharded_and_a_scaled_loss", ranks=(2, 4), wrapper="FSDP2", kind="scaled")
+shape("hybrid_sharded", ranks=(4,), wrapper="HSDP")
+shape("hybrid_sharded_and_a_scaled_loss", ranks=(4,), wrapper="HSDP", kind="scaled")
+shape("sharded_by_fsdp1", ranks=(2, 4), wrapper="FSDP1")
+shape("sharded_by_fsdp1_and_a_scaled_loss", wrapper="FSDP1", kind="scaled")
+shape("replicated", ranks=(2, 4), wrapper="replicate")
+shape("replicated_and_a_scaled_loss", ranks=(2, 4), wrapper="replicate", kind="scaled")
 
 
 @refused("all ranks of this FSDPSequential gather parameters in every forward pass and so need the same number")
@@ -297,17 +223,8 @@ def micro_batches_under_fsdp(job):
     job.attach(model, loader)
 
 
-@exact(ranks=(4,))
-def micro_batches_under_hsdp(job):
-    in_micro_batches(job, model=sharded(job, job.network(), "HSDP"), global_batch=44, micro_batch=2, drop_last=True)
-
-
-@exact(ranks=(4,))
-def micro_batches_of_tokens_under_hsdp(job):
-    network = sharded(job, job.network(), "HSDP")
-    in_micro_batches(
-        job, masked_loss, Sequences(), model=network, count=counted, global_batch=44, micro_batch=2, drop_last=True
-    )
+shape("micro_batches_under_hsdp", ranks=(4,), wrapper="HSDP", accumulate="micro-batches")
+shape("micro_batches_of_tokens_under_hsdp", ranks=(4,), wrapper="HSDP", kind="tokens", accumulate="micro-batches")
 
 
 @refused("pass drop_last=True to the loader", ranks=(4,))
@@ -316,63 +233,19 @@ def micro_batches_under_hsdp_and_a_short_last_batch(job):
     job.attach(model, loader)
 
 
-def tokens_of_ranks_without_any(job, model, *, every=1, clip=0.05):
-    """A mean over tokens that count, in steps of several micro-batches."""
-    loader = job.loader(Sequences())
-    balance, optimizer = job.attach(model, loader), job.sgd(model)
-    for _ in range(EPOCHS):
-        step = []
-        for number, batch in enumerate(loader, 1):
-            last = number % every == 0 or number == len(loader)
-            step.append(batch)
-            if job.alone and last:
-                inputs, labels, _ = (torch.cat(column) for column in zip(*step, strict=True))
-                masked_loss(model(inputs), labels).backward()
-            elif not job.alone:
-                with job.no_sync(model, last):
-                    loss = masked_loss(model(batch[0]), batch[1])
-                    balance.scale(loss, (batch[1] >= 0).sum()).backward()
-            if last:
-                step = []
-                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-@exact(ranks=(2, 4))
-def tokens_on_ranks_without_any(job):
-    tokens_of_ranks_without_any(job, job.ddp(job.network()), every=2)
-
-
-@exact(ranks=(2, 4))
-def tokens_on_fully_sharded_ranks_without_any(job):
-    tokens_of_ranks_without_any(job, sharded(job, job.network()))
-
-
-@exact(ranks=(2, 4))
-def tokens_of_micro_batches_on_fully_sharded_ranks(job):
-    tokens_of_ranks_without_any(job, sharded(job, job.network()), every=3)
-
-
-@exact(ranks=(4,))
-def tokens_on_hybrid_sharded_ranks_without_any(job):
-    tokens_of_ranks_without_any(job, sharded(job, job.network(), "HSDP"), every=2)
-
-
-@exact
-def tokens_on_replicated_ranks_without_any(job):
-    tokens_of_ranks_without_any(job, sharded(job, job.network(), "replicate"))
-
-
-@exact
-def tokens_of_sparse_gradients_on_ranks_without_any(job):
-    model, loader = job.ddp(Clicks(job.network())), job.loader(Sequences())
-    balance, optimizer = job.attach(model, loader), torch.optim.SGD(model.parameters(), lr=0.1)
-    for inputs, labels, _ in loader:
-        optimizer.zero_grad()
-        loss = masked_loss(model(inputs.flatten(0, 1)).unflatten(0, labels.shape), labels)
-        balance.scale(loss, (labels >= 0).sum()).backward()
-        optimizer.step()
+shape("tokens_on_ranks_without_any", ranks=(2, 4), kind="tokens", accumulate=2, clip=True)
+shape("tokens_on_fully_sharded_ranks_without_any", ranks=(2, 4), kind="tokens", wrapper="FSDP2", clip=True)
+shape(
+    "tokens_of_micro_batches_on_fully_sharded_ranks",
+    ranks=(2, 4),
+    kind="tokens",
+    wrapper="FSDP2",
+    accumulate=3,
+    clip=True,
+)
+shape("tokens_on_hybrid_sharded_ranks_without_any", ranks=(4,), kind="tokens", wrapper="HSDP", accumulate=2, clip=True)
+shape("tokens_on_replicated_ranks_without_any", kind="tokens", wrapper="replicate", clip=True)
+shape("tokens_of_sparse_gradients_on_ranks_without_any", kind="tokens", wrapper="sparse")
 
 
 @refused("were frozen when it wrapped the model")
@@ -417,9 +290,3 @@ def gradients_averaged_by_hand(job, scaled=False):
 @exact
 def gradients_of_a_scaled_loss_averaged_by_hand(job):
     gradients_averaged_by_hand(job, scaled=True)
-
-
-@refused("DataLoader")
-def a_plain_loader(job):
-    model = job.ddp(job.network())
-    job.attach(model, torch.utils.data.DataLoader(range(10)))

@@ -69,7 +69,7 @@ def test_a_window_mixes_and_every_epoch_in_another_way():
     assert all(number - place <= 10 for place, number in enumerate(first))
 
 
-def test_costly_streams_of_ranks_differ_in_position():
+def test_rank_streams_differ_in_position():
     costs, streams = Costs(cost=lambda sample: 1 + sample), [range(8), range(1, 9)]
     loaders = [
         StreamLoader(stream, 4, rank=rank, world_size=2, costs=costs, collate_fn=list)
