@@ -360,8 +360,8 @@ def test_given_costs_are_used_as_they_are():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lengths": [5, 12], "ranks": 2, "cap": 10}, "sample 1 has tokens 12"),
-        ({"lengths": [5, 0], "ranks": 2}, "sample 1 has tokens 0"),
+        ({"lengths": [5, 12], "ranks": 2, "cap": 10}, "exceed the cap of a micro-batch, got 12 for sample 1"),
+        ({"lengths": [5, 0], "ranks": 2}, "got 0 for sample 1"),
         ({"lengths": [5, np.nan], "ranks": 2}, "sample 1"),
         ({"lengths": [], "ranks": 2}, "no sample"),
         ({"lengths": [5]}, "pass ranks"),
@@ -407,3 +407,8 @@ def test_cost_is_learned_from_measured_micro_batches(padded):
     found = TokenCost.fit(batches, seconds, padded=padded)
     for length in (100, 1000, 4000):
         assert found([length]) + found.micro_batch == pytest.approx(true([length]) + true.micro_batch, rel=0.05)
+
+
+def test_times_that_follow_no_sample_are_refused():
+    with pytest.raises(ValueError, match="not all 0"):
+        TokenCost.fit([[100], [400], [200, 500]], [1.0, 1.0, 1.0])

@@ -167,17 +167,6 @@ def split_sizes(curves: Curves, problem: Problem, bounds: dict[str, Any]) -> np.
 
 
 @pytest.mark.slow
-@given(problems(workers=8, multiples=20))
-def test_never_slower_than_equal_batches(problem: Problem) -> None:
-    count = len(problem.curves.slope)
-    share = 3 * problem.bounds["batch_multiple"]
-    curves = replace(problem.curves, limit=np.full(count, np.inf))
-    comm = problem.bounds["comm"]
-    plan = split(curves, share * count, batch_multiple=problem.bounds["batch_multiple"], comm=comm)
-    assert plan.makespan <= (curves.seconds(np.full(count, share)) + comm).max()
-
-
-@pytest.mark.slow
 @given(problems(workers=8, multiples=80), st.integers(0, 80))
 def test_faster_worker_never_gets_less(problem: Problem, cap: int) -> None:
     count = len(problem.curves.slope)
@@ -195,31 +184,6 @@ def test_faster_worker_never_gets_less(problem: Problem, cap: int) -> None:
     more = sizes[:, None] - sizes[None]
     assert (more[no_slower & ~equal] >= 0).all()
     assert (np.abs(more[equal]) <= problem.bounds["batch_multiple"]).all()
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(2, 12), st.integers(20, 400), st.integers(0, 2**32 - 1))
-def test_split_equals_mixed_integer_solver(workers: int, batch: int, seed: int) -> None:
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
-    rng = np.random.default_rng(seed)
-    curves = Curves(
-        rng.uniform(0.0, 0.1, workers), 1 / rng.uniform(50, 500, workers), rng.uniform(0, 0.02, workers),
-        np.where(rng.random(workers) < 0.3, 2 * batch // workers, np.inf),
-    )  # fmt: skip
-    lower = np.ones(workers)
-    assume(np.minimum(curves.limit, batch).sum() >= batch >= workers)
-    # Unknowns: the sizes, then the makespan, which is at least every floor and every line.
-    lines = LinearConstraint(np.c_[np.diag(curves.slope), -np.ones(workers)], ub=-curves.intercept)
-    whole = LinearConstraint(np.r_[np.ones(workers), 0.0][None], lb=batch, ub=batch)
-    found = milp(
-        np.r_[np.zeros(workers), 1.0],
-        integrality=np.r_[np.ones(workers), 0],
-        bounds=Bounds(np.r_[lower, curves.floor.max()], np.r_[np.minimum(curves.limit, batch), np.inf]),
-        constraints=[lines, whole],
-        options={"mip_rel_gap": 0.0},
-    )
-    assert split(curves, batch, lower=1).makespan == pytest.approx(found.fun, rel=1e-6)
 
 
 @pytest.mark.slow

@@ -28,15 +28,6 @@ class Hedging:
     gives one point of each worker's curve, and the forecast, ``horizon`` iterations ahead, its shape. So nothing has to
     be tried out, and forecasts that are only noise end in equal batches. This is the follow-the-leader rule over a few
     experts, with a fading memory.
-
-    The second worker often takes nearly twice as long as forecast, so it is worth sparing it:
-
-    >>> hedging = Hedging(global_batch=200)
-    >>> forecast = Forecast(speed=np.array([100.0, 100.0]), spread=np.array([0.01, 0.5]))
-    >>> for k in range(20):
-    ...     hedging.follow(Report([100, 100], [1.0, 1.9 if k % 2 else 0.9]), forecast)
-    >>> hedging.stretch_factors(forecast).round(2)
-    array([0.88, 1.16])
     """
 
     def __init__(self, global_batch: int, horizon: int = 1) -> None:

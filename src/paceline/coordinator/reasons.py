@@ -138,11 +138,7 @@ def describe_saving(made: float, current: float, horizon: int, hedged: bool) -> 
 
 
 def scale_to_step(reasons: Iterable[Reason], micro_batches: int) -> tuple[Reason, ...]:
-    """Return the reasons for a micro-batch scaled to a step of ``micro_batches`` micro-batches.
-
-    >>> sentence(scale_to_step([(describe_saving, (0.041, 0.055, 1, False))], 2))
-    ': the next iteration is expected to take 82 ms instead of 110 ms.'
-    """
+    """Return the reasons for a micro-batch scaled to a step of ``micro_batches`` micro-batches."""
     found: list[Reason] = []
     for reason in reasons:
         words, facts = (reason, ()) if isinstance(reason, str) else reason
@@ -155,11 +151,7 @@ def scale_to_step(reasons: Iterable[Reason], micro_batches: int) -> tuple[Reason
 
 
 def describe_broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
-    """Return which bound the sizes violated.
-
-    >>> describe_broken_bounds(["g0", "g1"], np.array([64, 128]), np.array([256.0, 102.0]))
-    ': g1 has room for only 102 samples'
-    """
+    """Return which bound the sizes violated."""
     over = sizes > high
     if not over.any():
         return ": the previous sizes violated a lower bound or the batch multiple"
@@ -170,11 +162,7 @@ def describe_broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) ->
 
 
 def describe_memory_limits(workers: Sequence[str], full: Mask) -> str:
-    """Return a remark on workers that memory keeps from taking more.
-
-    >>> describe_memory_limits(["g0", "g1"], np.array([False, True]))
-    '; memory keeps g1 from taking more, so that it ends early'
-    """
+    """Return a remark on workers that memory keeps from taking more."""
     if not full.any():
         return ""
     ends = "it ends early" if full.sum() == 1 else "they end early"
@@ -182,11 +170,7 @@ def describe_memory_limits(workers: Sequence[str], full: Mask) -> str:
 
 
 def describe_missing_reports(workers: Sequence[str], missed: Sizes) -> str:
-    """Return who has not reported for a while, and what their sizes follow instead.
-
-    >>> describe_missing_reports(["g0", "g1"], np.array([0, 28]))
-    '; g1 was missing from the last 28 reports, so its size follows its own last one'
-    """
+    """Return who has not reported for a while, and what their sizes follow instead."""
     # Missing reports in a row from which on a worker is called silent: one or two may be late.
     quiet = missed >= 3
     if not quiet.any():

@@ -234,9 +234,6 @@ def solve_nonnegative(design_RF: Array, target_R: Array, prior_F: Array) -> Arra
     """Return the least squares solution without negative numbers, drawn a little towards a prior.
 
     Every set of features is tried that may be above 0: of lengths there are four with the fixed part, so 15 sets.
-
-    >>> solve_nonnegative(np.eye(2) * 100, np.array([300.0, -100.0]), np.zeros(2)).round(2)
-    array([3., 0.])
     """
     size = len(prior_F)
     gram = design_RF.T @ design_RF

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import Self
@@ -56,12 +58,10 @@ class MessageHeader:
     comm_seconds: int = 0
 
     def write(self, message: torch.Tensor) -> None:
-        """Write the header into the front of a message."""
         _header_view(message)[:HEADER_FIELDS] = torch.tensor(astuple(self), dtype=torch.int64)
 
     @classmethod
     def read(cls, message: torch.Tensor) -> Self:
-        """Return the header in the front of a message."""
         return cls(*_header_view(message)[:HEADER_FIELDS].tolist())
 
 
@@ -106,7 +106,6 @@ class LocalLink:
         self._pushed: Outcome | None = None
 
     def pull(self) -> WorkItem:
-        """Start a step, and return it."""
         self.outcome, self._pushed = self._pushed, None
         return self.service.pull(self.worker, into=self._row)
 
@@ -117,7 +116,6 @@ class LocalLink:
         self._pushed = verdict.outcome
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        """Return whether the server has given up a step."""
         return self.service.is_given_up(self.worker, stamp)
 
     def leave(self) -> None:
@@ -144,7 +142,7 @@ class GlooLink:
         self._is_answer_pending = False
 
     def pull(self) -> WorkItem:
-        try:
+        with _server_answers():
             if not self._is_answer_pending:
                 self._send_header(MessageHeader(Request.PULL, numbers=self.numbers))
             self._is_answer_pending = False
@@ -156,16 +154,13 @@ class GlooLink:
                     f"{header.numbers}: build the same model on every rank"
                 )
             more = receive_tensor(max(header.samples - ROWS_IN_HEADER, 0), torch.int64, SERVER_RANK, self.group)
-        except RuntimeError as error:
-            raise _lost_server_error(error) from error
         self.outcome = None if header.kind == NOTHING_PUSHED else OUTCOMES[header.kind]
         first = _header_view(self._receive_buffer)[HEADER_FIELDS : HEADER_FIELDS + min(header.samples, ROWS_IN_HEADER)]
         rows = torch.cat([first, more]).numpy()
-        assigned = SampleBatch(rows, np.zeros(len(rows), np.int64))
         return WorkItem(
             Stamp(header.version, header.ticket),
             self._receive_buffer[HEADER_FLOATS:].numpy(),
-            assigned,
+            SampleBatch(rows, np.zeros(len(rows), np.int64)),
             header.seconds / NANOS_PER_SECOND,
         )
 
@@ -176,33 +171,26 @@ class GlooLink:
         header = MessageHeader(
             Request.PUSH if is_row else Request.PUSH_SEPARATE, *stamp, samples, gradient.numel(), wire, *times
         )
-        try:
+        with _server_answers():
             if is_row:
-                header.write(self.send_buffer)
-                send_tensor(self.send_buffer, SERVER_RANK, self.group)
+                _send_message(header, self.send_buffer, SERVER_RANK, self.group)
             else:
                 self._send_header(header)
                 send_tensor(gradient, SERVER_RANK, self.group)
             self._is_answer_pending = True
-        except RuntimeError as error:
-            raise _lost_server_error(error) from error
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        try:
+        with _server_answers():
             self._send_header(MessageHeader(Request.POLL, *stamp))
             answer = receive_tensor(HEADER_FLOATS, torch.float32, SERVER_RANK, self.group)
             return bool(MessageHeader.read(answer).samples)
-        except RuntimeError as error:
-            raise _lost_server_error(error) from error
 
     def leave(self) -> None:
         # The server may be sending a step: as long as nobody takes it, it would not hear of it.
         if self._is_answer_pending and self.pull().ended:
             return
-        try:
+        with _server_answers():
             self._send_header(MessageHeader(Request.LEAVE))
-        except RuntimeError as error:
-            raise _lost_server_error(error) from error
 
     def _send_header(self, header: MessageHeader) -> None:
         _send_message(header, torch.zeros(HEADER_FLOATS), SERVER_RANK, self.group)
@@ -267,8 +255,12 @@ def _send_message(header: MessageHeader, message: torch.Tensor, rank: int, group
     send_tensor(message, rank, group)
 
 
-def _lost_server_error(error: RuntimeError) -> LostServerError:
-    return LostServerError(
-        f"the server, rank {SERVER_RANK}, does not answer ({str(error).splitlines()[0]}); start the job again: with "
-        "checkpoint= it goes on from the last one"
-    )
+@contextmanager
+def _server_answers() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostServerError(
+            f"the server, rank {SERVER_RANK}, does not answer ({str(error).splitlines()[0]}); start the job again: "
+            "with checkpoint= it goes on from the last one"
+        ) from error

@@ -94,7 +94,6 @@ class Service:
     on_verdict: list[Callable[[Verdict], None]] = field(default_factory=list)
     waited: dict[str, float] = field(default_factory=dict, init=False)
     """Seconds that each worker has waited for others so far."""
-    _saved_at: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.patience > 0:
@@ -317,16 +316,6 @@ class RoundRecorder:
     """Listens to a service's verdicts, and calls sinks with every round; one that raises is not called again.
 
     Records are made under the service's lock. Rounds shorter than ``min_seconds`` are recorded together.
-
-    >>> from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
-    >>> sampler = EpochSampler(8, epochs=1)
-    >>> server = Server(np.zeros(1), SGD(0.1), scheme("asp", 2), sampler, batch=4, workers=["a", "b"])
-    >>> service, seen = Service(server), []
-    >>> _ = RoundRecorder(service, [seen.append])
-    >>> works = {worker: service.pull(worker) for worker in "ab"}
-    >>> _ = [service.push(worker, work.stamp, np.ones(1)) for worker, work in works.items()]
-    >>> seen[0].staleness, seen[0].why
-    (array([0., 1.]), 'Nothing changed; of 2 steps none was wasted.')
     """
 
     def __init__(

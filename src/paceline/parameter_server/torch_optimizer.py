@@ -104,11 +104,7 @@ class FlatModel:
 
 
 def min_step_samples(model: torch.nn.Module) -> int:
-    """Return the smallest number of samples with which this model can take a step.
-
-    >>> min_step_samples(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
-    2
-    """
+    """Return the smallest number of samples with which this model can take a step."""
     return 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
 
 
@@ -141,8 +137,13 @@ class SchedulerCopy:
             for group, before in zip(self.scheduler.optimizer.param_groups, settings, strict=True):
                 group.update({name: value for name, value in before.items() if name != "params"})
             self._done = 0
+        optimizer = self.scheduler.optimizer
         for _ in range(due - self._done):
-            _mark_stepped(self.scheduler.optimizer)
+            # A scheduler wraps its optimizer's step, to see that it has stepped: a copy has lost that wrapper.
+            if not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+                step: Any = partial(type(optimizer).step, optimizer)
+                step._wrapped_by_lr_sched = True
+                optimizer.__dict__.update(step=step, _opt_called=True)
             self.scheduler.step()
         self._done = due
 
@@ -199,14 +200,6 @@ def require_unchanged(optimizer: torch.optim.Optimizer, before: GroupSettings) -
 
 def _is_equal(one: Any, other: Any) -> bool:
     return bool(torch.equal(one, other)) if isinstance(one, torch.Tensor) else bool(one == other)
-
-
-def _mark_stepped(optimizer: torch.optim.Optimizer) -> None:
-    """Mark an optimizer as stepped for its scheduler, which wraps ``step``: a copy has lost that wrapper."""
-    if not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        step: Any = partial(type(optimizer).step, optimizer)
-        step._wrapped_by_lr_sched = True
-        optimizer.__dict__.update(step=step, _opt_called=True)
 
 
 class TorchOptimizer:

@@ -5,7 +5,7 @@ Axes: N samples, W ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -19,10 +19,11 @@ from paceline._arrays import Array, Mask, Sizes
 from paceline.solver.fleet import (
     Fleet,
     Samples,
+    bisect,
     checked_fleet,
     checked_samples,
     level,
-    min_padded_work,
+    min_padded_cost,
     packed_bound,
     sums,
 )
@@ -91,12 +92,17 @@ class Assignment:
         """A time, in seconds, before which no assignment ends; computed when it is first asked for."""
         if not self._padded:
             return packed_bound(self._samples, self._fleet)
-        padded_work = min_padded_work(self._samples, len(self._fleet))
-        bound = max(packed_bound(self._samples, self._fleet), level(self._fleet, padded_work))
+        samples = replace(self._samples, cap=np.inf)
+        padded_work = min_padded_cost(samples, 0.0, len(self._fleet))
+        bound = max(packed_bound(samples, self._fleet), level(self._fleet, padded_work))
         # The bound on padded batches takes the exact order of ranks into account up to this many partial ones: 20 ms.
-        if few_orders(self._fleet, 8192):
-            return max(order_bound(self._samples, self._fleet, bound, self.makespan, FINE), bound)
-        return bound
+        if not few_orders(self._fleet, 8192):
+            return bound
+        # With tokens in another order than costs, contiguous cuts are not the best: the bound is that without a cap.
+        if (np.diff(samples.tokens) <= 0).all():
+            samples = self._samples
+        table = Table(samples, self._fleet)
+        return bisect(lambda end: table.is_feasible(end) or None, bound, self.makespan, True)[0]
 
     @property
     def gap(self) -> float:
@@ -209,9 +215,8 @@ def assign(
 
 
 def _loads(samples: Samples, owner_N: Sizes, ranks: int, *, padded: bool) -> tuple[Array, Array]:
-    """Return work and tokens of each rank, ``[W]``."""
     if not padded:
-        return samples.works(owner_N, ranks), sums(samples.tokens, owner_N, ranks)
+        return sums(samples.costs, owner_N, ranks), sums(samples.tokens, owner_N, ranks)
     longest_W, widest_W = np.zeros(ranks), np.zeros(ranks)
     np.maximum.at(longest_W, owner_N, samples.costs)
     np.maximum.at(widest_W, owner_N, samples.tokens)
@@ -220,13 +225,7 @@ def _loads(samples: Samples, owner_N: Sizes, ranks: int, *, padded: bool) -> tup
 
 
 def packed_owners(samples: Samples, fleet: Fleet, enough: float) -> Sizes:
-    """Return the rank of each sample, ``[N]``; a makespan of ``enough`` seconds ends the search.
-
-    Raises
-    ------
-    ValueError
-        If no assignment under the cap is found.
-    """
+    """Return the rank of each sample, ``[N]``; a makespan of ``enough`` seconds ends the search."""
     owner_N = _longest_first(samples, fleet)
     if samples.cap < np.inf and (sums(samples.tokens, owner_N, len(fleet)) > samples.cap).any():
         owner_N = _under_cap(samples, fleet)
@@ -323,7 +322,7 @@ def _one_sample_each(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
 
 def _exchange_samples(samples: Samples, fleet: Fleet, owner_N: Sizes, enough: float) -> Sizes:
     """Move a sample from the latest rank to an early one, or swap two, while that ends the iteration sooner."""
-    work_W = samples.works(owner_N, len(fleet))
+    work_W = sums(samples.costs, owner_N, len(fleet))
     # Exchanges after which the search ends. It rarely needs ten.
     for _ in range(64):
         ends_W = fleet.fixed + work_W * fleet.pace
@@ -377,9 +376,6 @@ def _allowed_exchanges(samples: Samples, owner_N: Sizes, pair: tuple[int, int], 
     return fine
 
 
-FINE = 1e-3
-"""Bisection ends at this relative width."""
-
 Layers = list[tuple[Sizes, NDArray[np.int64]]]
 """States with as many served ranks, ``[S]``, and those before each of them, ``[S, K]``; -1 where there is none."""
 
@@ -387,15 +383,10 @@ Cut = list[tuple[int, int]]
 """Ranks in the order of falling lengths, with their numbers of samples."""
 
 
-def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady: float = 0.0) -> Sizes:
+def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady: float) -> Sizes:
     """Return the rank of each sample, ``[N]``; no assignment ends before ``lower_bound`` seconds.
 
     Ranks keep their own order where that ends at most ``steady`` (relative) later than the best assignment found.
-
-    Raises
-    ------
-    ValueError
-        If no assignment under the cap is found.
     """
     cuts = Cuts(samples, fleet)
     # The fastest at the long end: a slow rank has not the time for a long sample. Where all are alike it is exact.
@@ -405,14 +396,15 @@ def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady: fl
         pass  # all orders are alike
     # exact for up to 512 partial orders of the ranks: always with 9 ranks
     elif few_orders(fleet, 512):
-        order = best_order(samples, fleet, lower_bound, deadline, FINE)
-        cut, deadline = _better(lambda end: cuts.in_order(order, end), lower_bound, deadline, cut)
+        table = Table(samples, fleet)
+        _, soonest, _ = bisect(lambda end: table.is_feasible(end) or None, lower_bound, deadline, True)
+        order = table.order(soonest)
+        _, deadline, cut = bisect(lambda end: cuts.in_order(order, end), lower_bound, deadline, cut)
     else:
-        cut, deadline = _better(lambda end: cuts.sparing(fastest, end), lower_bound, deadline, cut)
-    if steady and (in_order := cuts.in_order(range(len(fleet)), deadline * (1 + steady))) is not None:
-        cut, _ = _better(
-            lambda end: cuts.in_order(range(len(fleet)), end), lower_bound, deadline * (1 + steady), in_order
-        )
+        _, deadline, cut = bisect(lambda end: cuts.sparing(fastest, end), lower_bound, deadline, cut)
+    own, latest = range(len(fleet)), deadline * (1 + steady)
+    if steady and (in_order := cuts.in_order(own, latest)) is not None:
+        *_, cut = bisect(lambda end: cuts.in_order(own, end), lower_bound, latest, in_order)
     return np.repeat([rank for rank, _ in cut], [count for _, count in cut]).astype(np.int64)
 
 
@@ -425,13 +417,6 @@ class Cuts:
     samples as it ends in time.
 
     Plain numbers in place of arrays: a cut asks for one after the other.
-
-    Examples
-    --------
-    >>> fleet = Fleet(np.array([0.5, 1.0]), np.zeros(2), np.zeros(2))
-    >>> cuts = Cuts(Samples(np.array([4.0, 4.0, 2.0]), np.ones(3), np.inf, lower=1), fleet)
-    >>> cuts.in_order([0, 1], deadline=4.0), cuts.in_order([0, 1], deadline=3.0)
-    ([(0, 2), (1, 1)], None)
     """
 
     def __init__(self, samples: Samples, fleet: Fleet) -> None:
@@ -488,7 +473,7 @@ class Cuts:
 
 def _upper(cuts: Cuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
     """Return a time in which ranks in this order can end, and the cut."""
-    deadline = low * (1 + FINE)
+    deadline = low * (1 + 1e-3)
     last = low + sum(cuts.longest) * max(cuts.pace) * len(cuts.longest) + max(cuts.fixed)
     while (cut := cuts.in_order(order, deadline)) is None:
         if deadline > last:  # time is not what is short
@@ -497,20 +482,8 @@ def _upper(cuts: Cuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
                 "smaller global batch, or raise the cap"
             )
         low, deadline = deadline, deadline * 1.3
-    cut, deadline = _better(lambda end: cuts.in_order(order, end), low, deadline, cut)
-    return deadline, cut
-
-
-def _better(cut_by: Callable[[float], Cut | None], low: float, high: float, best: Cut) -> tuple[Cut, float]:
-    """Return the cut of the earliest end that bisection finds, and that end."""
-    while high - low > FINE * low:
-        middle = (low + high) / 2
-        cut = cut_by(middle)
-        if cut is None:
-            low = middle
-        else:
-            best, high = cut, middle
-    return best, high
+    _, end, earliest = bisect(lambda end: cuts.in_order(order, end), low, deadline, cut)
+    return end, earliest
 
 
 def few_orders(fleet: Fleet, states: int) -> bool:
@@ -519,39 +492,8 @@ def few_orders(fleet: Fleet, states: int) -> bool:
     return prod(int(count) + 1 for count in counts) <= states
 
 
-def best_order(samples: Samples, fleet: Fleet, low: float, high: float, fine: float) -> list[int]:
-    """Return the order of ranks, the longest samples first, with which they end soonest; up to ``fine``, relatively."""
-    table = Table(samples, fleet)
-    _, high = _bisect(table, low, high, fine)
-    return table.order(high)
-
-
-def order_bound(samples: Samples, fleet: Fleet, low: float, high: float, fine: float) -> float:
-    """Return a time before which no padded assignment ends, just below the earliest that one ends."""
-    if (np.diff(samples.tokens) > 0).any():  # then contiguous cuts are not the best: the bound is that without a cap
-        samples = replace(samples, cap=np.inf)
-    return _bisect(Table(samples, fleet), low, high, fine)[0]
-
-
-def _bisect(table: Table, low: float, high: float, fine: float) -> tuple[float, float]:
-    while high - low > fine * low:
-        middle = (low + high) / 2
-        low, high = (low, middle) if table.is_feasible(middle) else (middle, high)
-    return low, high
-
-
 class Table:
-    """The most samples that any of the ranks served so far can cover, from the longest on.
-
-    Examples
-    --------
-    Samples of 4, 4 and 2, of which the fast rank ends two by 4 s, whether it is served first or last:
-
-    >>> fleet = Fleet(np.array([0.5, 1.0]), np.zeros(2), np.zeros(2))
-    >>> table = Table(Samples(np.array([4.0, 4.0, 2.0]), np.ones(3), np.inf, lower=1), fleet)
-    >>> table.is_feasible(4.0), table.is_feasible(3.9), table.order(4.0)
-    (True, False, [1, 0])
-    """
+    """The most samples that any of the ranks served so far can cover, from the longest on."""
 
     def __init__(self, samples: Samples, fleet: Fleet) -> None:
         kinds_KP, kind_W, counts_K = np.unique(_kinds(fleet), axis=0, return_inverse=True, return_counts=True)

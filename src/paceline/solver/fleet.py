@@ -7,7 +7,9 @@ the same assignment, bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,17 +20,7 @@ from paceline.solver.split import BatchTimeCurves
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Time of each rank for its work: ``max(floor, fixed + work * pace)``, three arrays ``[W]``.
-
-    Parameters
-    ----------
-    pace
-        Seconds per unit of work, above 0.
-    fixed
-        Seconds of a batch besides its samples.
-    floor
-        Shortest possible time of a batch, in seconds.
-    """
+    """Time of each rank for its work: ``max(floor, fixed + work * pace)`` seconds, three arrays ``[W]``."""
 
     pace: Array
     fixed: Array
@@ -38,46 +30,47 @@ class Fleet:
         return len(self.pace)
 
     def seconds(self, work_W: Array) -> Array:
-        """Return the time of each rank for its work, ``[W]``; 0 for a rank without work, which does not run.
-
-        >>> Fleet(np.array([0.5, 1.0]), np.zeros(2), np.zeros(2)).seconds(np.array([6.0, 3.0]))
-        array([3., 3.])
-        """
+        """Return the time of each rank for its work, ``[W]``; 0 for a rank without work, which does not run."""
         return np.where(work_W > 0, np.maximum(self.floor, self.fixed + work_W * self.pace), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The samples of one global batch, the most expensive first.
-
-    Parameters
-    ----------
-    costs
-        Work of each sample, ``[N]``, falling.
-    tokens
-        What each takes of the cap, ``[N]``, in the same order.
-    cap
-        Most tokens of a rank; infinite without a cap.
-    lower
-        Fewest samples of a rank.
-    """
+    """The samples of one global batch, the most expensive first."""
 
     costs: Array
     tokens: Array
+    """What each takes of the cap, ``[N]``."""
     cap: float
+    """Most tokens of a rank; infinite without a cap."""
     lower: int
+    """Fewest samples of a rank."""
 
     def __len__(self) -> int:
         return len(self.costs)
-
-    def works(self, owner_N: Sizes, ranks: int) -> Array:
-        """Return the work of each rank, ``[W]``."""
-        return sums(self.costs, owner_N, ranks)
 
 
 def sums(values_N: Array, owner_N: Sizes, ranks: int) -> Array:
     """Return the sum of each rank's values, ``[W]``, added one after the other."""
     return np.bincount(owner_N, weights=values_N, minlength=ranks).astype(np.float64, copy=False)
+
+
+Found = TypeVar("Found")
+
+
+def bisect(find: Callable[[float], Found | None], low: float, high: float, found: Found) -> tuple[float, float, Found]:
+    """Return the earliest end for which something is found, up to 0.1%: the ends without and with it, and what it is.
+
+    ``found`` is what there is for ``high``.
+    """
+    while high - low > 1e-3 * low:
+        middle = (low + high) / 2
+        at_middle = find(middle)
+        if at_middle is None:
+            low = middle
+        else:
+            high, found = middle, at_middle
+    return low, high, found
 
 
 def checked_fleet(speeds: ArrayLike | BatchTimeCurves, fixed: ArrayLike) -> Fleet:
@@ -89,7 +82,7 @@ def checked_fleet(speeds: ArrayLike | BatchTimeCurves, fixed: ArrayLike) -> Flee
         raise ValueError(f"speeds must hold one number for each rank, got the shape {speed_W.shape}")
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         pace_W = 1.0 / speed_W
-    _require(np.isfinite(pace_W) & (pace_W > 0), speed_W, "speeds must be finite and above 0", "rank")
+    require(np.isfinite(pace_W) & (pace_W > 0), speed_W, "speeds must be finite and above 0", "rank")
     return Fleet(pace_W, _fixed_seconds(fixed, len(speed_W)), np.zeros(len(speed_W)))
 
 
@@ -97,7 +90,7 @@ def _fleet_of_curves(curves: BatchTimeCurves, fixed: ArrayLike) -> Fleet:
     pace_W, floor_W, start_W = (
         np.array(column, dtype=np.float64) for column in (curves.slope, curves.floor, curves.intercept)
     )
-    _require(np.isfinite(pace_W) & (pace_W > 0), pace_W, "curves.slope must be finite and above 0", "rank")
+    require(np.isfinite(pace_W) & (pace_W > 0), pace_W, "curves.slope must be finite and above 0", "rank")
     if np.isfinite(curves.limit).any():
         raise ValueError(
             "curves with a limit bound samples, not their cost: pass curves without limits, and cap= in tokens"
@@ -107,7 +100,7 @@ def _fleet_of_curves(curves: BatchTimeCurves, fixed: ArrayLike) -> Fleet:
 
 def _fixed_seconds(fixed: ArrayLike, ranks: int) -> Array:
     fixed_W = np.array(np.broadcast_to(np.asarray(fixed, dtype=np.float64), (ranks,)))
-    _require(np.isfinite(fixed_W) & (fixed_W >= 0), fixed_W, "fixed must be finite and not negative", "rank")
+    require(np.isfinite(fixed_W) & (fixed_W >= 0), fixed_W, "fixed must be finite and not negative", "rank")
     return fixed_W
 
 
@@ -116,21 +109,22 @@ def checked_samples(costs: ArrayLike, tokens: ArrayLike | None, cap: float | Non
     cost_N = np.asarray(costs, dtype=np.float64)
     if cost_N.ndim != 1:
         raise ValueError(f"costs must hold one number for each sample, got the shape {cost_N.shape}")
-    _require(np.isfinite(cost_N) & (cost_N > 0), cost_N, "costs must be finite and above 0", "sample")
+    require(np.isfinite(cost_N) & (cost_N > 0), cost_N, "costs must be finite and above 0", "sample")
     token_N = cost_N if tokens is None else np.asarray(tokens, dtype=np.float64)
     if token_N.shape != cost_N.shape:
         raise ValueError(f"tokens must hold one number for each of the {len(cost_N)} samples, got {token_N.shape}")
-    _require(np.isfinite(token_N) & (token_N >= 0), token_N, "tokens must be finite and not negative", "sample")
+    require(np.isfinite(token_N) & (token_N >= 0), token_N, "tokens must be finite and not negative", "sample")
     if lower < 0 or len(cost_N) < max(lower * ranks, 1):
         raise ValueError(
             f"{len(cost_N)} samples are too few for {ranks} ranks of at least {lower} each: draw a larger global batch"
         )
     if cap is not None:
-        _require(token_N <= cap, token_N, f"no sample may exceed the cap of {cap:g} tokens", "sample")
+        require(token_N <= cap, token_N, f"no sample may exceed the cap of {cap:g} tokens", "sample")
     return np.stack([cost_N, token_N])
 
 
-def _require(fine: np.ndarray, values: Array, rule: str, kind: str) -> None:
+def require(fine: np.ndarray, values: Array, rule: str, kind: str) -> None:
+    """Raise a ValueError that names the first value that is not fine."""
     if not fine.all():
         number = int(np.argmin(fine))
         raise ValueError(f"{rule}, got {values[number]:g} for {kind} {number}")
@@ -141,10 +135,6 @@ def packed_bound(samples: Samples, fleet: Fleet) -> float:
 
     The largest of three bounds: all work at once (a fluid), the ``k`` longest samples on the ``k`` fastest ranks (as
     where samples may be interrupted: Horvath, Lam and Sethi 1977), and a sample for each of the slowest ranks.
-
-    >>> fleet = Fleet(np.array([1.0, 2.0]), np.zeros(2), np.zeros(2))
-    >>> packed_bound(Samples(np.array([6.0, 2.0, 1.0]), np.ones(3), np.inf, lower=1), fleet)
-    6.0
     """
     total = float(samples.costs.cumsum()[-1])
     return max(level(fleet, total), _longest(samples, fleet), _max_useful(samples, fleet))
@@ -175,26 +165,25 @@ def _max_useful(samples: Samples, fleet: Fleet) -> float:
     return max(float((shortest_W * slowest_W).max() + fleet.fixed.min()), alone, float(fleet.floor.max()))
 
 
-def min_padded_work(samples: Samples, groups: int) -> float:
-    """Return a work below which no division into so many groups comes, each padded to its longest sample.
+def min_padded_cost(samples: Samples, price: float, groups: int | None = None) -> float:
+    """Return a cost below which no division into padded groups under the cap comes, where each group costs ``price``.
+
+    With ``groups``, there are so many, which are not in the cost. Tokens must fall as costs do.
 
     The sum over groups of count times longest is least for a contiguous cut of the sorted samples. With a price on
     each group the best cut follows from a recursion, and ``best - price * groups`` is a bound at every price.
     """
     edges, longest_C = _cells(samples)
-    return _min_work(edges, longest_C, np.full(len(longest_C), np.inf), groups)
-
-
-def min_padded_cost(samples: Samples, price: float, groups: int | None = None) -> float:
-    """Return a cost below which no division into padded groups under the cap comes, where each group costs ``price``.
-
-    With ``groups``, there are so many, which are not in the cost. Tokens must fall as costs do.
-    """
-    edges, longest_C = _cells(samples)
     count_C = _counts(samples, edges)
     if groups is None:
         return _cheapest(edges, longest_C, count_C, price)[0]
-    return _min_work(edges, longest_C, count_C, groups)
+    low, high, best = 0.0, float((longest_C * np.diff(edges)).cumsum()[-1]), 0.0
+    for _ in range(14):
+        price = (low + high) / 2
+        work, cut = _cheapest(edges, longest_C, count_C, price)
+        best = max(best, work - price * groups)
+        low, high = (price, high) if len(cut) > groups else (low, price)
+    return best
 
 
 def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Sizes:
@@ -220,16 +209,6 @@ def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Siz
 def _counts(samples: Samples, edges: Array) -> Array:
     # Moving cuts to the edges of cells makes a group larger by less than a cell.
     return np.floor(samples.cap / samples.tokens[edges[1:].astype(np.int64) - 1]) + np.diff(edges)
-
-
-def _min_work(edges: Array, longest_C: Array, count_C: Array, groups: int) -> float:
-    low, high, best = 0.0, float((longest_C * np.diff(edges)).cumsum()[-1]), 0.0
-    for _ in range(14):
-        price = (low + high) / 2
-        work, cut = _cheapest(edges, longest_C, count_C, price)
-        best = max(best, work - price * groups)
-        low, high = (price, high) if len(cut) > groups else (low, price)
-    return best
 
 
 def _cells(samples: Samples) -> tuple[Array, Array]:

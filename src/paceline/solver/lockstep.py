@@ -64,11 +64,9 @@ class _Rounds:
 
     @property
     def seconds(self) -> float:
-        """Time of all rounds."""
         return float(self.time.reshape(self.rounds, -1).max(axis=1).cumsum()[-1])
 
     def bins(self) -> Bins:
-        """Return the micro-batches."""
         return Bins(np.tile(np.arange(self.problem.ranks), self.rounds), self.of)
 
     def place(self, samples: list[int]) -> bool:

@@ -41,7 +41,6 @@ class Problem:
     fleet: Fleet
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.work)
 
     @property

@@ -10,14 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from itertools import combinations
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline._arrays import Array, Mask, Sizes
-from paceline.solver.fleet import Fleet, Samples, checked_fleet, level, min_padded_cost, packed_bound, padded_cut, sums
+from paceline._arrays import Array, Sizes
+from paceline.solver.fleet import (
+    Fleet,
+    Samples,
+    bisect,
+    checked_fleet,
+    level,
+    min_padded_cost,
+    packed_bound,
+    padded_cut,
+    require,
+    sums,
+)
 from paceline.solver.lockstep import search_lockstep
 from paceline.solver.micro_batches import Bins, Problem, fill_empty, search
 from paceline.solver.split import BatchTimeCurves
@@ -53,7 +63,6 @@ class TokenCost:
     micro_batch: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse costs that are negative, not finite, or all 0."""
         values = (self.token, self.square, self.sample, self.micro_batch)
         if not all(0 <= value < np.inf for value in values) or not any(values[:3]):
             raise ValueError(f"costs must be finite, not negative, and not all 0, got {self}")
@@ -95,23 +104,11 @@ class TokenCost:
             raise ValueError(f"seconds must hold one time for each micro-batch, got {len(time_B)} for {len(rows)}")
         if not (np.isfinite(time_B) & (time_B > 0)).all():
             raise ValueError("seconds must be finite and above 0")
-        return cls(*_nonnegative(np.array(rows), time_B))
+        from scipy.optimize import nnls  # imported late: packing itself does without scipy
 
-
-def _nonnegative(features_BF: Array, target_B: Array) -> list[float]:
-    """Return the coefficients of the best fit without negative ones, relative errors weighing alike, ``[F]``."""
-    scaled_BF = features_BF / target_B[:, None]
-    size_F = scaled_BF.max(axis=0)
-    best, found = np.inf, np.zeros(len(size_F))
-    for count in range(1, len(size_F) + 1):
-        for chosen in combinations(range(len(size_F)), count):
-            used = list(chosen)
-            part, *_ = np.linalg.lstsq(scaled_BF[:, used] / size_F[used], np.ones(len(target_B)), rcond=None)
-            error = float(((scaled_BF[:, used] / size_F[used] @ part - 1) ** 2).sum())
-            if (part >= 0).all() and used != [3] and error < best * (1 - 1e-9):
-                best, found = error, np.zeros(len(size_F))
-                found[used] = part / size_F[used]
-    return found.tolist()
+        relative_BF = np.array(rows) / time_B[:, None]  # relative errors weigh alike
+        size_F = relative_BF.max(axis=0)
+        return cls(*(nnls(relative_BF / size_F, np.ones(len(time_B)), maxiter=100)[0] / size_F).tolist())
 
 
 Cost = TokenCost | ArrayLike
@@ -368,14 +365,20 @@ def _problem(
         if isinstance(values, Mapping) and not (several and values and set(values) <= set(parts)):
             raise ValueError(f"{name} names the parts {', '.join(values)}, but lengths has {', '.join(parts)}")
     costs = cost if isinstance(cost, Mapping) else dict.fromkeys(parts, TokenCost() if cost is None else cost)
+    token_N = length_NP.cumsum(axis=1)[:, -1]
     work_NP, fixed_P = np.zeros(length_NP.shape), np.zeros(len(parts))
     for phase, name in enumerate(parts):
         one = costs.get(name)
         if isinstance(one, TokenCost):
             work_NP[:, phase], fixed_P[phase] = one(length_NP[:, phase]), one.micro_batch
         elif one is not None:
-            work_NP[:, phase] = _array_cost(one, len(length_NP), several=several)
-    token_N = length_NP.cumsum(axis=1)[:, -1]
+            cost_N = np.asarray(one, dtype=np.float64)
+            if cost_N.shape != token_N.shape:
+                raise ValueError(
+                    f"cost must be a TokenCost or hold one number for each sample, got the shape {cost_N.shape}"
+                )
+            require(np.isfinite(cost_N) & (cost_N >= 0), cost_N, "costs must be finite and not negative", "sample")
+            work_NP[:, phase] = cost_N
     if isinstance(cap, Mapping):
         token_ND = length_NP[:, [place for place, name in enumerate(parts) if name in cap]]
         caps = np.array([cap[name] for name in parts if name in cap], dtype=np.float64)
@@ -383,15 +386,10 @@ def _problem(
         token_ND, caps = token_N[:, None], np.array([np.inf if cap is None else cap], dtype=np.float64)
     if not (caps > 0).all():
         raise ValueError(f"cap must be above 0, got {cap}")
-    _require(
-        np.logical_and.reduce(token_ND <= caps, axis=1),
-        token_N,
-        "no sample may exceed the cap of a micro-batch",
-        "tokens",
-    )
+    require(np.all(token_ND <= caps, axis=1), token_N, "no sample may exceed the cap of a micro-batch", "sample")
     total_N = work_NP.cumsum(axis=1)[:, -1]
-    _require(np.isfinite(total_N) & (total_N > 0), total_N, "costs must be finite and above 0", "cost")
-    if (padded or barrier) and ((padded and several) or (barrier and not several) or (padded and barrier)):
+    require(np.isfinite(total_N) & (total_N > 0), total_N, "costs must be finite and above 0", "sample")
+    if (padded and (several or barrier)) or (barrier and not several):
         raise ValueError("padded is for lengths of one part, and barrier for lengths of several")
     if barrier and (fleet.fixed.any() or fleet.floor.any()):
         raise ValueError("barrier needs plain speeds: a curve's fixed time belongs to no phase")
@@ -415,23 +413,9 @@ def _columns(parts: Mapping[str, ArrayLike]) -> Array:
     if not len(length_NP):
         raise ValueError("lengths holds no sample")
     fine_NP = np.isfinite(length_NP) & (length_NP >= 0)
-    fine_N = np.logical_and.reduce(fine_NP, axis=1) & np.logical_or.reduce(length_NP > 0, axis=1)
-    _require(fine_N, length_NP.sum(axis=1), "lengths must be finite and above 0", "tokens")
+    fine_N = np.all(fine_NP, axis=1) & np.any(length_NP > 0, axis=1)
+    require(fine_N, length_NP.sum(axis=1), "lengths must be finite and above 0", "sample")
     return length_NP
-
-
-def _array_cost(cost: ArrayLike, samples: int, *, several: bool) -> Array:
-    cost_N = np.asarray(cost, dtype=np.float64)
-    if cost_N.shape != (samples,):
-        raise ValueError(f"cost must be a TokenCost or hold one number for each sample, got the shape {cost_N.shape}")
-    _require(np.isfinite(cost_N) & (cost_N >= 0), cost_N, "costs must be finite and not negative", "cost")
-    return cost_N
-
-
-def _require(fine_N: Mask, values_N: Array, rule: str, unit: str) -> None:
-    if not fine_N.all():
-        sample = int(np.argmin(fine_N))
-        raise ValueError(f"{rule}: sample {sample} has {unit} {values_N[sample]:g}")
 
 
 def _loads(problem: Problem, bins: Bins, *, equal: bool, padded: bool) -> tuple[Array, Array]:
@@ -447,22 +431,15 @@ def _loads(problem: Problem, bins: Bins, *, equal: bool, padded: bool) -> tuple[
     return work_BP, np.stack([sums(column, bins.rank, problem.ranks) for column in work_BP.T], axis=1)
 
 
-def _fill(problem: Problem, bins: Bins, *, padded: bool) -> Array:
-    """Return the share of its cap that each micro-batch takes, ``[B]``."""
-    token_BD = bins.tokens(problem)
-    if padded:
-        token_BD[:] = 0.0
-        np.maximum.at(token_BD, bins.of, problem.tokens)
-        token_BD *= bins.sizes[:, None]
-    share_B: Array = (token_BD / problem.caps).max(axis=1)
-    return share_B
-
-
 def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, padded: bool) -> Packing:
     """Return the packing in the order of the problem: the largest sample and the fastest rank first."""
     equal, waits = micro_batches is not None, micro_batches == "lockstep"
     work_BP, work_WP = _loads(problem, bins, equal=equal, padded=padded)
-    rank_B = bins.rank
+    rank_B, token_BD = bins.rank, bins.tokens(problem)
+    if padded:
+        token_BD[:] = 0.0
+        np.maximum.at(token_BD, bins.of, problem.tokens)
+        token_BD *= bins.sizes[:, None]
     if work_WP.shape[1] == 1 and not (waits or problem.fleet.fixed.any() or problem.fleet.floor.any()):
         place_W = np.empty(problem.ranks, dtype=np.int64)  # a faster rank has no less work
         place_W[np.argsort(-work_WP[:, 0], kind="stable")] = np.arange(problem.ranks)
@@ -481,7 +458,7 @@ def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, p
         rank=rank_B[bins.of],
         micro_batch=nth_B[bins.of],
         counts=counts_W,
-        fill=sums(_fill(problem, bins, padded=padded), rank_B, problem.ranks) / np.maximum(counts_W, 1),
+        fill=sums((token_BD / problem.caps).max(axis=1), rank_B, problem.ranks) / np.maximum(counts_W, 1),
         work=work_WP.sum(axis=1),
         seconds=seconds_WP.sum(axis=1),
         makespan=lockstep if waits else longest,
@@ -493,7 +470,6 @@ def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, p
 
 
 def _in_input_order(packing: Packing, sample_N: Sizes, rank_W: Sizes) -> Packing:
-    """Return a packing in the order of the arguments."""
     owner_N, micro_N = np.empty_like(packing.rank), np.empty_like(packing.micro_batch)
     owner_N[sample_N], micro_N[sample_N] = rank_W[packing.rank], packing.micro_batch
     columns = {}
@@ -508,9 +484,6 @@ def fewest_micro_batches(tokens_N: Array, cap: float) -> int:
 
     The largest, over a threshold, of: samples too long to share a micro-batch with one of the threshold or longer, and
     what the others take beyond the room beside long ones (Martello and Toth 1990, bound L2).
-
-    >>> fewest_micro_batches(np.array([6.0, 6.0, 6.0, 2.0]), 10.0)
-    3
     """
     rising = np.sort(tokens_N)
     before = np.concatenate([[0.0], rising.cumsum()])
@@ -627,13 +600,7 @@ def _earliest(problem: Problem, count: int | None, low: float, starts: Sizes) ->
     high = low * 1.001
     while (found := _until(problem, count, high, next_N)) is None:
         low, high = high, high * 1.5
-    while high - low > 1e-3 * low:
-        middle = (low + high) / 2
-        cut = _until(problem, count, middle, next_N)
-        if cut is None:
-            low = middle
-        else:
-            high, found = middle, cut
+    _, high, found = bisect(lambda end: _until(problem, count, end, next_N), low, high, found)
     return found, high
 
 
@@ -671,13 +638,11 @@ def _as_bins(problem: Problem, cut: Cut, count: int | None) -> Bins:
         first += size
     for rank_groups in groups:
         while len(rank_groups) < (count or 1):
-            largest = max(range(len(rank_groups)), key=lambda place: len(rank_groups[place]), default=None)
-            half = 0 if largest is None else len(rank_groups[largest]) // 2
-            rank_groups.append(
-                range(0) if largest is None else rank_groups[largest][len(rank_groups[largest]) - half :]
-            )
-            if largest is not None:
-                rank_groups[largest] = rank_groups[largest][: len(rank_groups[largest]) - half]
+            largest = max(rank_groups, key=len, default=range(0))
+            half = -(-len(largest) // 2)
+            if rank_groups:
+                rank_groups[rank_groups.index(largest)] = largest[:half]
+            rank_groups.append(largest[half:])
     of_N = np.empty(len(problem), dtype=np.int64)
     for place, group in enumerate(group for rank_groups in groups for group in rank_groups):
         of_N[group] = place

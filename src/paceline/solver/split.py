@@ -157,7 +157,7 @@ def evaluate(curves: Curves, sizes: ArrayLike) -> Split:
     >>> evaluate(Curves.from_speed(np.array([100.0, 200.0])), [60, 60]).makespan
     0.6
     """
-    _finite("sizes", sizes, len(curves.slope))
+    _column("sizes", sizes, len(curves.slope))
     sizes_W = np.asarray(sizes) if np.ndim(sizes) else np.full(len(curves.slope), sizes)
     seconds = curves.busy_seconds(sizes_W)
     return Split(sizes_W, seconds, float(seconds.max()), Status.PRESET)
@@ -211,11 +211,10 @@ def _expected_maximum(count: int) -> float:
 
 
 def _stretch_noisy(load: Load, spread: ArrayLike | None, risk: float) -> Load:
-    """Return the load with the curves of noisy workers stretched."""
     if not 0 <= risk <= 2:
         raise ValueError(f"risk must lie in [0, 2], got {risk}")
     if spread is not None:
-        spread = _not_nan("spread", spread, len(load.slope))
+        spread = _column("spread", spread, len(load.slope), finite=False)
     if risk == 0:
         return load
     if spread is None:
@@ -273,12 +272,12 @@ def _load(
     count = len(curves.slope) if np.ndim(curves.slope) else 0
     if not count:
         raise ValueError("curves must hold at least one worker, got none: check curves.slope")
-    floor = _finite("curves.floor", curves.floor, count)
-    slope = _finite("curves.slope", curves.slope, count)
-    intercept = _finite("curves.intercept", curves.intercept, count, minimum=-np.inf)
-    limit = _not_nan("curves.limit", curves.limit, count)
-    high = limit if upper is None else np.minimum(limit, _not_nan("upper", upper, count))
-    low, high = np.ceil(_finite("lower", lower, count) / step), np.floor(high / step)
+    floor = _column("curves.floor", curves.floor, count)
+    slope = _column("curves.slope", curves.slope, count)
+    intercept = _column("curves.intercept", curves.intercept, count, minimum=-np.inf)
+    limit = _column("curves.limit", curves.limit, count, finite=False)
+    high = limit if upper is None else np.minimum(limit, _column("upper", upper, count, finite=False))
+    low, high = np.ceil(_column("lower", lower, count) / step), np.floor(high / step)
     _require_feasible(low, high, multiples, step)
     # float64 cannot represent every whole number above
     if multiples * count > 2**53:
@@ -286,8 +285,7 @@ def _load(
             f"global_batch must be at most 2**53 / {count} batch multiples for {count} workers, so that sums "
             f"in float64 stay exact, got {multiples}"
         )
-    comm_W = _finite("comm", comm, count)
-    return Load(floor, slope, intercept, comm_W, low, np.minimum(high, multiples), step)
+    return Load(floor, slope, intercept, _column("comm", comm, count), low, np.minimum(high, multiples), step)
 
 
 def _multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
@@ -316,33 +314,20 @@ def require_integer(name: str, value: int) -> int:
     return number
 
 
-def _finite(name: str, values: ArrayLike, count: int, *, minimum: float = 0.0) -> Array:
-    """Return one finite number for each worker, not below ``minimum``."""
-    column = _column(name, values, count)
-    valid = np.isfinite(column) & (column >= minimum)
-    if not valid.all():
-        i = int(np.argmin(valid))
-        hint = "; exclude a worker that cannot run with upper=0" if name == "curves.slope" else ""
-        expected = "finite" if minimum < 0 else "finite and not negative"
-        raise ValueError(f"{name} must be {expected}, got {column[i]} for worker {i}{hint}")
-    return column
-
-
-def _not_nan(name: str, values: ArrayLike, count: int) -> Array:
-    """Return one number for each worker: not negative, possibly infinite."""
-    column = _column(name, values, count)
-    if not (column >= 0).all():
-        i = int(np.argmin(column >= 0))
-        raise ValueError(f"{name} must not be NaN or negative, but may be infinite, got {column[i]} for worker {i}")
-    return column
-
-
-def _column(name: str, values: ArrayLike, count: int) -> Array:
+def _column(name: str, values: ArrayLike, count: int, *, minimum: float = 0.0, finite: bool = True) -> Array:
+    """Return one number for each worker, not below ``minimum``."""
     column = np.asarray(values, dtype=np.float64)
     if column.ndim == 0 and not name.startswith("curves"):
-        return np.full(count, column)
+        column = np.full(count, column)
     if column.shape != (count,):
         raise ValueError(f"{name} must hold one number for each of the {count} workers, got the shape {column.shape}")
+    valid = (column >= minimum) & (np.isfinite(column) | (not finite))
+    if not valid.all():
+        i = int(np.argmin(valid))
+        expected = "be finite and not negative" if minimum == 0 else "be finite"
+        hint = "; exclude a worker that cannot run with upper=0" if name == "curves.slope" else ""
+        expected = expected if finite else "not be NaN or negative, but may be infinite"
+        raise ValueError(f"{name} must {expected}, got {column[i]} for worker {i}{hint}")
     return column
 
 

@@ -111,13 +111,7 @@ class SGD:
 
 
 def gradient_error(gradient: Vector, parameters: Vector) -> str:
-    """Return what is wrong with a gradient for these parameters; an empty text if nothing is.
-
-    >>> gradient_error(np.array([1.0, np.nan]), np.zeros(2))
-    '1 of its 2 numbers is NaN or infinite'
-    >>> gradient_error(np.zeros(3), np.zeros(2))
-    'its shape is (3,), that of the parameters (2,)'
-    """
+    """Return what is wrong with a gradient for these parameters; an empty text if nothing is."""
     if not isinstance(gradient, np.ndarray) or gradient.dtype.kind != "f":
         return f"it is {getattr(gradient, 'dtype', type(gradient).__name__)}, and must be an array of floats"
     if gradient.shape != parameters.shape:
@@ -128,23 +122,8 @@ def gradient_error(gradient: Vector, parameters: Vector) -> str:
     return ""
 
 
-def sample_count_error(samples: int, assigned: int) -> str:
-    """Return what is wrong with the number of samples of a push; an empty text if nothing is.
-
-    >>> sample_count_error(samples=9, assigned=8)
-    'it claims to be the mean of 9 samples, and 8 were assigned'
-    """
-    if 1 <= samples <= assigned:
-        return ""
-    return f"it claims to be the mean of {samples} samples, and {assigned} were assigned"
-
-
 def is_finite(values: Vector) -> bool:
-    """Return whether all numbers are finite.
-
-    >>> is_finite(np.array([1e30, -1e30], dtype=np.float32)), is_finite(np.array([1.0, np.inf]))
-    (True, False)
-    """
+    """Return whether all numbers are finite."""
     # The sum of squares reads the numbers once and writes nothing, five times faster than isfinite; it can overflow
     # where all numbers are finite, and only then are they looked at one by one.
     with np.errstate(all="ignore"):

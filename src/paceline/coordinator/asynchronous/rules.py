@@ -184,10 +184,6 @@ class ConstantCompensation(Compensation):
     """g + strength g * g * (w - w_pulled) (DC-ASGD-c; Zheng et al., ICML 2017, equation 10).
 
     g * g stands for the diagonal of the Hessian.
-
-    >>> rule = ConstantCompensation(strength=2.0)
-    >>> rule.compensate("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0]))
-    array([12.])
     """
 
     strength: float = 0.04
@@ -213,12 +209,6 @@ class AdaptiveCompensation(Compensation):
         Lambda of the paper.
     memory
         Weight of the past in ms, in [0, 1): ms <- memory ms + (1 - memory) g * g, kept for each worker.
-
-    Examples
-    --------
-    >>> rule = AdaptiveCompensation(strength=2.0, memory=0.0)
-    >>> rule.compensate("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0])).round(6)
-    array([6.])
     """
 
     strength: float = 2.0
@@ -276,11 +266,7 @@ def fleet_size_damping(staleness: int, workers: int) -> float:
 
 @dataclass(frozen=True)
 class PolynomialDamping:
-    """(1 + tau) ** -power (FedAsync; Xie et al., 2019, section 5.2; FedBuff takes the power 0.5).
-
-    >>> [PolynomialDamping(0.5)(staleness, workers=4) for staleness in (0, 3)]
-    [1.0, 0.5]
-    """
+    """(1 + tau) ** -power (FedAsync; Xie et al., 2019, section 5.2; FedBuff takes the power 0.5)."""
 
     power: float = 0.5
 
@@ -314,12 +300,7 @@ class FreshVersionGate(Gate):
 
 @dataclass(frozen=True)
 class BoundedSlackGate(Gate):
-    """At clock c a worker may start while c <= min c + slack (SSP; Ho et al., NIPS 2013, section 2).
-
-    >>> fleet = Workers(members={"fast": Member("fast", clock=3), "slow": Member("slow", clock=1)})
-    >>> [BoundedSlackGate(slack).may_start(fleet.members["fast"], fleet) for slack in (1, 2)]
-    [False, True]
-    """
+    """At clock c a worker may start while c <= min c + slack (SSP; Ho et al., NIPS 2013, section 2)."""
 
     slack: int = 3
 
@@ -342,17 +323,6 @@ class SlackRangeGate(Gate):
     ----------
     low, high
         The bounds, in steps.
-
-    Examples
-    --------
-    The fast worker pushes every second, the slow one every 4 s, next at 8 s: after three more steps, at 8 s, the
-    fast worker does not wait at all.
-
-    >>> fast, slow = Member("fast", clock=5, push_times=(4.0, 5.0)), Member("slow", clock=1, push_times=(0.0, 4.0))
-    >>> rule = SlackRangeGate(low=3, high=9)
-    >>> rule.on_push(fast, Workers(members={"fast": fast, "slow": slow}))
-    >>> fast.extra_steps
-    3
     """
 
     low: int = 3

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Sizes
 from paceline._text import count
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
-from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, gradient_error, sample_count_error
+from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, gradient_error
 from paceline.coordinator.asynchronous.rules import Gate
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.staleness import Calibration, Lookahead, StalenessReport, straggler_bound
@@ -330,10 +330,11 @@ class Server:
             return None
         stamp = Stamp(self.version, self._next_ticket)
         self._next_ticket += 1
-        assigned = self.sampler.draw(self._lookahead.size(worker), self.min_batch)
-        member.step = WorkerStep(stamp, assigned, self._lookahead.expected_staleness(worker), self.fleet.pushes)
+        row = self._lookahead.rows[worker]
+        assigned = self.sampler.draw(int(self._lookahead.sizes[row]), self.min_batch)
+        member.step = WorkerStep(stamp, assigned, float(self._lookahead.staleness[row]), self.fleet.pushes)
         member.last_version = self.version
-        return Pulled(stamp, self.store.view_for_step(stamp.ticket), member.step.assigned)
+        return Pulled(stamp, self.store.view_for_step(stamp.ticket), assigned)
 
     def push(
         self,
@@ -368,16 +369,16 @@ class Server:
         member = self.fleet.members.get(worker)
         if member is None or member.step is None or member.step.stamp != stamp:
             stale = member.find_abandoned(stamp) if member is not None else None
-            if stale is not None and not sample_count_error(
-                count := stale.pushed_samples(samples), len(stale.assigned)
-            ):
+            if stale is not None and (samples is None or 1 <= samples <= len(stale.assigned)):
                 # Its time is learned all the same: a worker whose steps are given up needs the forecast most.
-                self.report(worker, count, seconds, comm_seconds)
+                self.report(worker, samples or len(stale.assigned), seconds, comm_seconds)
             return self._unmatched_push(worker, stamp)
-        count = member.step.pushed_samples(samples)
-        if wrong := sample_count_error(count, len(member.step.assigned)) or gradient_error(
-            gradient, self.store.parameters
-        ):
+        assigned = len(member.step.assigned)
+        count = assigned if samples is None else samples
+        wrong = gradient_error(gradient, self.store.parameters)
+        if not 1 <= count <= assigned:
+            wrong = f"it claims to be the mean of {count} samples, and {assigned} were assigned"
+        if wrong:
             return self._end_wasted_step(member, Outcome.REFUSED, wrong, seconds=seconds)
         staleness = self.version - stamp.version
         # The forecast counts pushes of workers that do not wait; it does not hold where workers wait or pushes are
@@ -530,7 +531,6 @@ class Server:
     def _end_wasted_step(
         self, member: Member, outcome: Outcome, reason: str, staleness: int = -1, *, seconds: float
     ) -> Verdict:
-        """End a step whose push cannot be used."""
         samples = self._end_step(member, outcome, staleness, seconds)
         given_up = self._apply_gathered()
         return Verdict(

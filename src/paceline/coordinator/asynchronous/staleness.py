@@ -163,19 +163,6 @@ class Lookahead:
 
     Predictors look at a fleet iteration by iteration. An iteration here is a round: as many pushes as there are
     workers. A worker that pushed several times in it reports their sum, one that did not push reports nothing.
-
-    >>> from paceline.coordinator.asynchronous.rules import ForecastSizing
-    >>> from paceline.coordinator.asynchronous.workers import Member
-    >>> from paceline.predictors import LastValue
-    >>> fleet = Workers()
-    >>> ahead = Lookahead(fleet, ForecastSizing(), 32, LastValue())
-    >>> for worker in "ab":
-    ...     fleet.members[worker] = Member(worker)
-    ...     ahead.join(worker)
-    >>> ahead.report("a", 32, 1.0, 0.0)
-    >>> ahead.report("b", 32, 2.0, 0.0)
-    >>> ahead.sizes
-    array([32, 16])
     """
 
     def __init__(
@@ -185,7 +172,8 @@ class Lookahead:
         self.predictor = predictor
         if predictor is not None:
             predictor.reset([])
-        self._rows: dict[str, int] = {}
+        self.rows: dict[str, int] = {}
+        """The place of each worker in the arrays."""
         self._overhead_W, self._known_W = np.zeros(0), np.zeros(0, dtype=bool)
         self.sizes: Sizes = np.empty(0, np.int64)
         """Samples of each worker's next step, ``[W]``."""
@@ -205,14 +193,14 @@ class Lookahead:
         """Remove a worker, which the fleet has no more; the round under way starts again."""
         if self.predictor is not None:
             self.predictor.leave(worker)
-        row = self._rows[worker]
+        row = self.rows[worker]
         self._overhead_W, self._known_W = np.delete(self._overhead_W, row), np.delete(self._known_W, row)
         self.sizes = np.delete(self.sizes, row)
         self._reset_fleet()
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float) -> None:
         """Learn what a step took, in seconds. Times that are not known, or invalid, are left out."""
-        row = self._rows[worker]
+        row = self.rows[worker]
         self._pushes += 1
         if 0 < seconds < math.inf:
             self._samples_W[row] += samples
@@ -220,7 +208,7 @@ class Lookahead:
         if 0 <= comm_seconds < math.inf:
             # Weight of the newest overhead, the time of a step besides computing, in a worker's average.
             self._overhead_W[row] += 0.2 * (comm_seconds - self._overhead_W[row])
-        if self._pushes < len(self._rows):
+        if self._pushes < len(self.rows):
             return
         if self.predictor is not None:
             reported_W = self._seconds_W > 0
@@ -230,28 +218,20 @@ class Lookahead:
         self._reset_round()
         self._plan_sizes()
 
-    def size(self, worker: str) -> int:
-        """Return the samples of a worker's next step."""
-        return int(self.sizes[self._rows[worker]])
-
-    def expected_staleness(self, worker: str) -> float:
-        """Return the staleness forecast for a worker's next push, in versions; NaN without a predictor."""
-        return float(self.staleness[self._rows[worker]])
-
     def _reset_fleet(self) -> None:
-        self._rows = {member.name: row for row, member in enumerate(self.fleet)}
+        self.rows = {member.name: row for row, member in enumerate(self.fleet)}
         self._reset_round()
-        if self._rows:
+        if self.rows:
             self._plan_sizes()
 
     def _reset_round(self) -> None:
         self._pushes = 0
-        self._samples_W, self._seconds_W = np.zeros(len(self._rows)), np.zeros(len(self._rows))
+        self._samples_W, self._seconds_W = np.zeros(len(self.rows)), np.zeros(len(self.rows))
 
     def _plan_sizes(self) -> None:
         if self.predictor is None:
-            speed_W, spread_W = np.ones(len(self._rows)), np.zeros(len(self._rows))
-            known_W = np.ones(len(self._rows), dtype=bool)
+            speed_W, spread_W = np.ones(len(self.rows)), np.zeros(len(self.rows))
+            known_W = np.ones(len(self.rows), dtype=bool)
         else:
             forecast = self.predictor.predict()
             speed_W, spread_W = forecast.speed, forecast.spread

@@ -17,19 +17,7 @@ from paceline.coordinator.asynchronous.rules import Compensation
 
 
 class ParameterStore:
-    """Holds the parameters and applies the updates that the server decides on.
-
-    The weighted mean of two gradients, and a step along it:
-
-    >>> from paceline.coordinator.asynchronous.optimizer import SGD
-    >>> store = ParameterStore(np.array([1.0]), SGD(0.5), None)
-    >>> for ticket, gradient in enumerate(([1.0], [5.0])):
-    ...     _ = store.add_gradient("a", ticket, np.array(gradient), weight=30 if not ticket else 10)
-    ...     store.accumulate()
-    >>> store.step(factor=0.1, applied=0)
-    >>> store.parameters
-    array([0.9])
-    """
+    """Holds the parameters and applies the updates that the server decides on."""
 
     def __init__(
         self, parameters: Vector, optimizer: Optimizer, compensation: Compensation | None, *, copy: bool = True
@@ -129,11 +117,7 @@ class ParameterStore:
 
 
 def substate(state: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
-    """Return the entries of a state under a name, without that prefix.
-
-    >>> substate({"sampler/size": np.array([6]), "place": np.array([0])}, "sampler")
-    {'size': array([6])}
-    """
+    """Return the entries of a state under a name, without that prefix."""
     return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
 
 
@@ -150,18 +134,7 @@ class Push:
 
 @dataclass(eq=False)
 class GatheredPushes:
-    """The pushes since the last update. Their gradients are in the store.
-
-    30 samples, and 10 that count half:
-
-    >>> import numpy as np
-    >>> gathered = GatheredPushes(mean=True, by_samples=False, batch=30)
-    >>> for samples, factor in ((30, 1.0), (10, 0.5)):
-    ...     assigned = SampleBatch(np.zeros(samples, np.int64), np.zeros(samples, np.int64))
-    ...     gathered.pushes.append(Push("a", assigned, 0, factor))
-    >>> [gathered.weight(push) for push in gathered.pushes], gathered.factor
-    ([30.0, 5.0], 0.875)
-    """
+    """The pushes since the last update. Their gradients are in the store."""
 
     mean: bool
     """Whether the update is the mean over all samples, or the sum over the pushes."""

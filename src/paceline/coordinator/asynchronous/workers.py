@@ -31,10 +31,6 @@ class WorkerStep:
     began: int = 0
     """Pushes of the whole fleet when it was pulled."""
 
-    def pushed_samples(self, samples: int | None) -> int:
-        """Return the number of samples that a push is the mean of: all that were assigned by default."""
-        return len(self.assigned) if samples is None else samples
-
 
 @dataclass(eq=False)
 class Member:
@@ -56,7 +52,6 @@ class Member:
     """Steps that it may take beyond the lower bound of DSSP."""
 
     def record(self, staleness: int, now: float) -> None:
-        """Record a push: its staleness and its time."""
         known = not math.isnan(self.staleness)
         # Weight of the newest staleness in a worker's average: about the last ten pushes count.
         self.staleness = self.staleness + 0.2 * (staleness - self.staleness) if known else float(staleness)

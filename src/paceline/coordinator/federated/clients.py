@@ -57,13 +57,6 @@ def prior_log_speed(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float
     """Return mean and deviation of each client's log speed by its device type, and the `ForecastSource`, ``[W]``.
 
     Where no client of the type has reported, those of all clients; where nobody has, the prior, infinitely uncertain.
-
-    Examples
-    --------
-    >>> log, device = np.log([10.0, 40.0, 500.0]), np.array([1, 1, 2])
-    >>> mean, deviation, source = prior_log_speed(log, device, np.array([1, 2, 0]), prior=0.0)
-    >>> np.exp(mean).round(), deviation.round(1), source
-    (array([ 20., 500.,  58.]), array([2.1, 2.8, 2.3]), array([1, 1, 2]))
     """
     if not len(log_M):
         unknown = np.full(len(device_W), ForecastSource.NOTHING, dtype=np.int64)
@@ -445,10 +438,6 @@ def plausible_speeds(report: RoundReport, typical: float, max_speed_ratio: float
 
     Where the server measured the round trip, any slowness within it is accepted. ``typical`` is the mean speed of all
     clients so far, NaN before any report, and ``max_speed_ratio`` the largest factor between a speed and that.
-
-    >>> report = RoundReport(clients="abc", samples=[100, 100, 1e9], seconds=[1.0, 2.0, 1.0])
-    >>> plausible_speeds(report, typical=math.nan, max_speed_ratio=100.0)
-    array([ True,  True, False])
     """
     speed_W = report.speed
     usable_W = np.isfinite(speed_W)
