@@ -13,7 +13,10 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline.coordinator import LoadBalancer
+from paceline.predictors import Auto
 from paceline.torch import BalancedLoader, StreamLoader, attach
+from paceline.torch.state import to_lists
 
 CASES: dict[str, Case] = {}
 
@@ -28,11 +31,13 @@ def kind(cause, name=None):
     return register
 
 
-def balanced(loss_of, dataset, model=None, collate=None):
-    """Train on a balanced loader: ``loss_of(model, *batch)``."""
+def balanced(loss_of, dataset, model=None, collate=None, resumed=None):
+    """Train on a balanced loader: ``loss_of(model, *batch)``; ``resumed`` is a state to begin with, or parts of one."""
     model = DistributedDataParallel(model or network())
     loader = BalancedLoader(dataset, global_batch=16, seed=0, collate_fn=collate)
     balance = attach(model, loader)
+    if resumed:
+        balance.load_state_dict(balance.state_dict() | resumed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
         for batch in loader:
@@ -68,56 +73,31 @@ class Flipped(Points):
 
     def __init__(self, draw):
         super().__init__()
-        self.draw = draw() if isinstance(draw, type) else draw
+        self.draw = draw
 
     def __getitem__(self, index):
         inputs, targets, classes = super().__getitem__(index)
         return (inputs.flip(0) if self.draw() < 0.5 else inputs), targets, classes
 
 
-class OwnTorch:
-    """Draws from a generator of its own."""
-
-    def __init__(self):
-        self.generator = torch.Generator().manual_seed(dist.get_rank())
-
-    def __call__(self):
-        return float(torch.rand((), generator=self.generator))
+def own_torch():
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    return lambda: float(torch.rand((), generator=generator))
 
 
-class OwnNumpy:
-    """Draws from a generator of its own."""
-
-    def __init__(self):
-        self.generator = np.random.default_rng(dist.get_rank())
-
-    def __call__(self):
-        return self.generator.random()
-
-
-class OwnPython:
-    """Draws from a generator of its own."""
-
-    def __init__(self):
-        self.generator = random.Random(dist.get_rank())
-
-    def __call__(self):
-        return self.generator.random()
-
-
-DRAWS = {
-    "torch": lambda: float(torch.rand(())),
-    "numpy": lambda: np.random.rand(),  # noqa: NPY002
-    "python": random.random,
-    "a torch generator": OwnTorch,
-    "a numpy generator": OwnNumpy,
-    "a python generator": OwnPython,
+DRAWS = {  # each makes a function that draws
+    "torch": lambda: lambda: float(torch.rand(())),
+    "numpy": lambda: np.random.rand,
+    "python": lambda: random.random,
+    "a torch generator": own_torch,
+    "a numpy generator": lambda: np.random.default_rng(dist.get_rank()).random,
+    "a python generator": lambda: random.Random(dist.get_rank()).random,
 }
 for name, draw in DRAWS.items():
     for loop in (balanced, plain):
         for loss_of, cause in ((mean, None), (by_class, "terms")):
             kind(cause, f"flips of {name}, {loop.__name__} {loss_of.__name__}")(
-                lambda loop=loop, loss_of=loss_of, draw=draw: loop(loss_of, Flipped(draw))
+                lambda loop=loop, loss_of=loss_of, draw=draw: loop(loss_of, Flipped(draw()))
             )
 
 
@@ -380,3 +360,12 @@ def random_samples_without_a_seed():
     """Each rank makes a dataset of its own, as the tutorial of DistributedDataParallel does, where no rank differs."""
     torch.manual_seed(dist.get_rank())
     balanced(mean, torch.utils.data.TensorDataset(torch.randn(48, 6), torch.randn(48, 3), torch.zeros(48)))
+
+
+SAVED = {"balancer": to_lists(LoadBalancer(Auto(), workers=["a:0", "a:1"], global_batch=16).state_dict())}
+
+
+@kind(None)
+def a_job_resumed_from_a_checkpoint():
+    """Its predictor is another one than that by which an audit makes sizes uneven."""
+    balanced(mean, Points(), resumed=SAVED)

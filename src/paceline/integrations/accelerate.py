@@ -140,8 +140,7 @@ class PreparedLoader:
     """Accelerate's count of samples in the last batch that are not repetitions; 0 means that it repeats none."""
 
     def __init__(self, loader: GlobalLoader, accelerator: Any) -> None:
-        self.loader = loader
-        self.accelerator = accelerator
+        self.loader, self.accelerator = loader, accelerator
         self.balance: Balance | None = None
         self.end_of_dataloader = False
 
@@ -250,7 +249,6 @@ def _set_micro_batches(accelerator: Any, loader: GlobalLoader) -> None:
 
 
 def _attach_models(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, Any]) -> Balance:
-    """Attach every model that is trained to the loader."""
     models = [thing for thing in prepared if isinstance(thing, torch.nn.Module)]
     trained = [model for model in models if any(parameter.requires_grad for parameter in model.parameters())]
     if not trained:

@@ -41,33 +41,17 @@ def loader_options(arguments: Any) -> dict[str, Any]:
     """Return the loader's options for loading samples, from the Trainer's arguments."""
     options: dict[str, Any] = {"pin_memory": arguments.dataloader_pin_memory and arguments.device.type == "cuda"}
     if arguments.dataloader_num_workers:
+        # It seeds a loading process, differently on every rank; before transformers 4.52 it took only its number.
+        seed_worker = import_module("transformers.trainer_utils").seed_worker
+        known = inspect.signature(seed_worker).parameters
+        of_seeds = {"num_workers": arguments.dataloader_num_workers, "rank": arguments.process_index}
         options |= {
             "num_workers": arguments.dataloader_num_workers,
             "prefetch_factor": arguments.dataloader_prefetch_factor,
             "multiprocessing_context": getattr(arguments, "dataloader_multiprocessing_context", None),
-            "worker_init_fn": _worker_init_fn(arguments),
+            "worker_init_fn": partial(seed_worker, **{name: of_seeds[name] for name in of_seeds if name in known}),
         }
     return options
-
-
-def read_costs(dataset: Any, costs: Costs | None) -> Costs | None:
-    """Return the loader's costs, read for all samples of this dataset.
-
-    They are read here because the loader gets a dataset without the columns that the model does not take.
-    """
-    if costs is None:
-        return None
-    if costs.global_tokens is not None:
-        raise ValueError("costs must not set global_tokens: the Trainer decides how many samples a step has")
-    return costs.read(dataset)
-
-
-def _worker_init_fn(arguments: Any) -> Any:
-    """Return a function that seeds a loading process, differently on every rank, as the Trainer's own loaders do."""
-    seed_worker = import_module("transformers.trainer_utils").seed_worker
-    known = inspect.signature(seed_worker).parameters  # before transformers 4.52 it took only the process's number
-    options = {"num_workers": arguments.dataloader_num_workers, "rank": arguments.process_index}
-    return partial(seed_worker, **{name: value for name, value in options.items() if name in known})
 
 
 def _sharding_errors(trainer: Any) -> Iterator[str]:
@@ -290,7 +274,11 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
                 "must return what super().get_train_dataloader() returns"
             )
         share = self._trainer_loader.next_share()
-        self._require_same_kind(num_items_in_batch)
+        if takes_token_count(self) and (num_items_in_batch is not None) != self._has_labels:
+            raise RuntimeError(
+                "some batches have labels and some have none, so their losses need different weighting: the first "
+                "batch of every rank must be like all others"
+            )
         if self._loss_kind == "mean":  # the Trainer divides it; a subclass may scale it
             self.balance.loss_divisor = getattr(
                 self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps
@@ -315,6 +303,9 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
             raise ValueError(
                 "train_dataset must be a dataset with a length, got None: pass train_dataset to the Trainer"
             )
+        costs = self._costs
+        if costs is not None and costs.global_tokens is not None:
+            raise ValueError("costs must not set global_tokens: the Trainer decides how many samples a step has")
         dataset, collate = self._dataset_and_collator()
         return BalancedLoader(
             dataset,
@@ -327,7 +318,8 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
             accumulate=arguments.gradient_accumulation_steps,
             collate_fn=collate,
             **loader_options(arguments),
-            costs=read_costs(self.train_dataset, self._costs),
+            # read here: the loader gets a dataset without the columns that the model does not take
+            costs=None if costs is None else costs.read(self.train_dataset),
         )
 
     def _dataset_and_collator(self) -> tuple[Any, Any]:
@@ -340,7 +332,6 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         return self.train_dataset, collate
 
     def _batch_to_device(self, batch: Any) -> Any:
-        """Move a batch to the device, as Accelerate's loaders do."""
         accelerator = self.accelerator
         send: Any = import_module("accelerate.utils").send_to_device
         return send(batch, accelerator.device, non_blocking=getattr(accelerator, "non_blocking", False))
@@ -363,7 +354,6 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         self._trainer_loader.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
 
     def _attach(self, kind: str) -> None:
-        """Attach the balancer to the model, which the Trainer has wrapped by then."""
         assert self._trainer_loader is not None
         self._loss_kind = kind
         self._attached_to = (self.model_wrapped, self._trainer_loader.loader)
@@ -376,14 +366,6 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         assert self._trainer_loader is not None
         now = (self.model_wrapped, self._trainer_loader.loader)
         return self.balance is not None and all(old is new for old, new in zip(self._attached_to, now, strict=True))
-
-    def _require_same_kind(self, num_items_in_batch: Any) -> None:
-        """Refuse a batch whose loss is of a different kind from that of the first batch."""
-        if takes_token_count(self) and (num_items_in_batch is not None) != self._has_labels:
-            raise RuntimeError(
-                "some batches have labels and some have none, so their losses need different weighting: the first "
-                "batch of every rank must be like all others"
-            )
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -426,8 +408,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
             )
         self._batches_left = left
 
-    def _run_epoch(self, **options: Any) -> None:
-        """Run an epoch; after resuming, it only has the remaining batches."""
+    def _run_epoch(self, **options: Any) -> None:  # after resuming, it only has the remaining batches
         left, self._batches_left = self._batches_left, None
         if left is not None:
             steps = ceil(left / self.args.gradient_accumulation_steps)
@@ -444,9 +425,7 @@ class TrainerLoader:
     def __init__(
         self, loader: BalancedLoader, on_epoch_start: Callable[[], None], to_device: Callable[[Any], Any]
     ) -> None:
-        self.loader = loader
-        self.on_epoch_start = on_epoch_start
-        self.to_device = to_device
+        self.loader, self.on_epoch_start, self.to_device = loader, on_epoch_start, to_device
         self._shares: deque[float] = deque()
 
     @property

@@ -19,18 +19,13 @@ class ClientStopwatch:
     ----------
     batch_size, local_steps
         Numbers that the server asked for; 0 where it asked for none.
-    data, memory
-        The client's statements about itself, in samples; NaN where it makes none.
-    device
-        Its device type.
+    data, memory, device
+        The client's statements about itself, the first two in samples; NaN or empty where it makes none.
     """
 
     def __init__(self, batch_size: int, local_steps: int, data: float, memory: float, device: str) -> None:
-        self.batch_size = batch_size
-        self.local_steps = local_steps
-        self.data = data
-        self.memory = memory
-        self.device = device
+        self.batch_size, self.local_steps = batch_size, local_steps
+        self.data, self.memory, self.device = data, memory, device
         self._began = CLOCK()
 
     def stop(self, *, samples: int | None = None) -> Any:
@@ -85,10 +80,5 @@ def stopwatch(message: Any, *, data: float = math.nan, memory: float = math.nan,
         content["paceline"] = watch.stop()
     """
     request = message.content.get(RECORD_NAME)
-    return ClientStopwatch(
-        parse_positive_int(request, BATCH_KEY),
-        parse_positive_int(request, STEPS_KEY),
-        float(data),
-        float(memory),
-        device,
-    )
+    batch, steps = parse_positive_int(request, BATCH_KEY), parse_positive_int(request, STEPS_KEY)
+    return ClientStopwatch(batch, steps, float(data), float(memory), device)

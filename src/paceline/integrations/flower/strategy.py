@@ -41,8 +41,7 @@ class TimedGrid:
     """
 
     def __init__(self, grid: Any, deadline: float | None = None) -> None:
-        self._grid = grid
-        self._deadline = deadline
+        self._grid, self._deadline = grid, deadline
         self.elapsed: dict[int, float] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -125,13 +124,11 @@ def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
 
 def _parse_reply(message: Any) -> Reply:
     node = message.metadata.src_node_id
-    if message.has_error():
-        # as torch and others word it; Flower passes on the text of a client's exception
-        ran_out = "out of memory" in str(message.error.reason).lower()
-        return Reply(str(node), node, ClientMeasurement(), failed=True, out_of_memory=ran_out)
-    return Reply(
-        str(node), node, parse_measurement(message.content.get(RECORD_NAME)), failed=False, out_of_memory=False
-    )
+    failed = message.has_error()
+    measured = ClientMeasurement() if failed else parse_measurement(message.content.get(RECORD_NAME))
+    # as torch and others word it; Flower passes on the text of a client's exception
+    ran_out = failed and "out of memory" in str(message.error.reason).lower()
+    return Reply(str(node), node, measured, failed=failed, out_of_memory=ran_out)
 
 
 class BalancedStrategy:
@@ -196,13 +193,10 @@ class BalancedStrategy:
                 f"{type(strategy).__name__} overrides start(), so its batches cannot be balanced: wrap a "
                 "strategy that inherits start from flwr.serverapp.strategy.Strategy"
             )
-        self.strategy = strategy
-        self.batch = batch
-        self.local_steps = local_steps
+        self.strategy, self.options = strategy, options
+        self.batch, self.local_steps = batch, local_steps
+        self.batch_key, self.steps_key = batch_key, steps_key
         self.state = None if state is None else Path(state)
-        self.batch_key = batch_key
-        self.steps_key = steps_key
-        self.options = options
         self.balancer: FederatedBalancer | None = None
         self.plan: RoundPlan | None = None
         self.on_iteration: list[Callable[[Iteration], None]] = []
@@ -333,7 +327,6 @@ class BalancedStrategy:
             self._warn_once("state", f"{self.state} could not be written, and each round tries again: {error}")
 
     def _join_clients(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
-        """Join the clients to the balancer, with their data, memory and devices."""
         for name in ("data", "memory", "devices"):
             measured = {reply.client: reply.measured.statement(name) for reply in replies}
             known = {client: value for client, value in measured.items() if value is not None}
