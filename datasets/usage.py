@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.datasets.frame import MAX_TIME
@@ -112,14 +111,6 @@ class UsageRows(NamedTuple):
     values: Array
 
 
-class NumberedRows(NamedTuple):
-    """Rows with numbered workers."""
-
-    worker: NDArray[np.int64]
-    time: Array
-    values: Array
-
-
 def iter_usage_traces(
     paths: Sequence[Path],
     blocks: Iterable[UsageRows],
@@ -145,7 +136,7 @@ def iter_usage_traces(
         part = 0
         for bucket in range(buckets.count):
             rows = _sort_rows(buckets.rows(bucket), counts)
-            groups = list(_split_by_size(path, rows, step, len(layout.covariates)))
+            groups = list(_split_by_size(path, rows, step))
             for group in groups:
                 part += 1
                 alone = buckets.count == 1 and len(groups) == 1
@@ -154,7 +145,10 @@ def iter_usage_traces(
 
 
 class RowBuckets:
-    """Rows grouped by worker: in memory for a small file, in temporary files for a large one."""
+    """Rows grouped by worker: in memory for a small file, in temporary files for a large one.
+
+    The columns of rows are ``worker``, its number, ``time``, and the covariates by their numbers.
+    """
 
     def __init__(self, paths: Sequence[Path], covariates: int, stack: ExitStack) -> None:
         import pyarrow as pa
@@ -162,9 +156,9 @@ class RowBuckets:
         size = sum(path.stat().st_size * (10 if path.suffix == ".gz" else 1) for path in paths)
         # each bucket is an open file, and a process may commonly open 1024
         self.count = min(1 + size // (8 << 20), 200)
-        floats = [(f"v{d}", pa.float64()) for d in range(covariates)]
+        floats = [(str(d), pa.float64()) for d in range(covariates)]
         self._schema = pa.schema([("worker", pa.int64()), ("time", pa.float64()), *floats])
-        self._parts: list[Any] = []
+        self._parts: list[pd.DataFrame] = []
         self._writers: list[Any] = []
         if self.count > 1:
             folder = stack.enter_context(TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True))
@@ -177,40 +171,28 @@ class RowBuckets:
                 for file in self._files
             ]
 
-    def add(self, rows: NumberedRows) -> None:
+    def add(self, rows: pd.DataFrame) -> None:
         """Add rows to the buckets of their workers."""
+        import pyarrow as pa
+
         if self.count == 1:
-            self._parts.append(self._record_batch(rows, slice(None)))
+            self._parts.append(rows)
             return
-        bucket_N = rows.worker % self.count
-        order_N = np.argsort(bucket_N, kind="stable")
-        ends = np.searchsorted(bucket_N[order_N], np.arange(self.count + 1))
-        for bucket in np.unique(bucket_N):
-            chosen = order_N[ends[bucket] : ends[bucket + 1]]
-            self._writers[bucket].write_batch(self._record_batch(rows, chosen))
+        for bucket, part in rows.groupby(rows["worker"] % self.count):
+            self._writers[bucket].write(pa.RecordBatch.from_pandas(part, self._schema, preserve_index=False))
 
-    def rows(self, bucket: int) -> NumberedRows:
+    def rows(self, bucket: int) -> pd.DataFrame:
         """Return all rows of a bucket, in the order of arrival; afterwards none can be added."""
+        import pandas as pd
         import pyarrow as pa
 
         if self.count == 1:
-            table = pa.Table.from_batches(self._parts, schema=self._schema)
-        else:
-            self._writers[bucket].close()
-            with pa.OSFile(str(self._files[bucket]), "rb") as file:
-                table = pa.ipc.open_stream(file).read_all()
-            self._files[bucket].unlink()
-        values_ND = np.empty((table.num_rows, table.num_columns - 2))
-        for d in range(values_ND.shape[1]):
-            values_ND[:, d] = table.column(d + 2).to_numpy()
-        return NumberedRows(table.column(0).to_numpy(), table.column(1).to_numpy(), values_ND)
-
-    def _record_batch(self, rows: NumberedRows, chosen: Any) -> Any:
-        import pyarrow as pa
-
-        values = rows.values[chosen]
-        columns = [rows.worker[chosen], rows.time[chosen], *values.T]
-        return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in columns], schema=self._schema)
+            return pd.concat(self._parts, ignore_index=True)
+        self._writers[bucket].close()
+        with pa.OSFile(str(self._files[bucket]), "rb") as file:
+            rows: pd.DataFrame = pa.ipc.open_stream(file).read_all().to_pandas()
+        self._files[bucket].unlink()
+        return rows
 
 
 def _fill_buckets(
@@ -241,56 +223,57 @@ def _fill_buckets(
         code_N, names = pd.factorize(block.worker[known_N])
         number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], dtype=np.int64)
         if len(code_N):
-            buckets.add(NumberedRows(number[code_N], block.time[known_N], block.values[known_N]))
+            rows = pd.DataFrame(block.values[known_N]).rename(columns=str)
+            rows.insert(0, "worker", number[code_N])
+            rows.insert(1, "time", block.time[known_N])
+            buckets.add(rows)
     return list(numbers)
 
 
-def _sort_rows(rows: NumberedRows, counts: RowCounts) -> NumberedRows:
+def _sort_rows(rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     """Return rows sorted by worker and time; of rows that repeat both, the first counts."""
-    came_N = np.argsort(rows.worker, kind="stable")
-    same_N = np.diff(rows.worker[came_N]) == 0
-    counts.count_changed(
-        "rows whose time went backwards were put in order", (same_N & (np.diff(rows.time[came_N]) < 0)).sum()
-    )
-    order_N = came_N[np.lexsort((rows.time[came_N], rows.worker[came_N]))]
-    worker_N, time_N = rows.worker[order_N], rows.time[order_N]
-    first_N = np.concatenate([[True], (np.diff(worker_N) != 0) | (np.diff(time_N) != 0)])[: len(order_N)]
-    counts.drop_rows("repeated rows of a worker and time, of which the first counts", (~first_N).sum())
-    return NumberedRows(worker_N[first_N], time_N[first_N], rows.values[order_N[first_N]])
+    back = rows.groupby("worker")["time"].diff() < 0
+    counts.count_changed("rows whose time went backwards were put in order", back.sum())
+    rows = rows.iloc[np.lexsort((rows["time"], rows["worker"]))]
+    again = rows.duplicated(["worker", "time"])
+    counts.drop_rows("repeated rows of a worker and time, of which the first counts", again.sum())
+    return rows[~again]
 
 
-def _split_by_size(path: Path, rows: NumberedRows, step: float, covariates: int) -> Iterator[NumberedRows]:
+def _split_by_size(path: Path, rows: pd.DataFrame, step: float) -> Iterator[pd.DataFrame]:
     """Cut rows in the order of their workers into groups whose panels are not too large."""
-    if not len(rows.time):
+    if rows.empty:
         return
-    first, last = rows.time.min(), rows.time.max()
+    first, last = rows["time"].min(), rows["time"].max()
     # Beyond what float64 can tell apart, rounding alone would make a panel of millions of empty iterations.
     if np.spacing(max(abs(first), abs(last))) > step / 1000:
         raise ValueError(f"{path}: a time or its unit is wrong: {max(first, last, key=abs):g} s")
     length = 1 + (last - first) / step
     # of more than a million iterations, and four per row, a time must be wrong
-    if length > max(1_000_000, 4 * len(rows.time)):
+    if length > max(1_000_000, 4 * len(rows)):
         raise ValueError(
-            f"{path}: {len(rows.time)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
+            f"{path}: {len(rows)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
             f"{step:g} s: a time or its unit is wrong; if they are right, set a longer period"
         )
     # at most 3 million numbers in one trace, unless a single worker has more
-    fitting = max(1, int(3_000_000 // (int(length) * (covariates + 2))))
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(rows.worker) != 0]))[::fitting]
-    for start, end in zip(starts, [*starts[1:], len(rows.time)], strict=True):
-        yield NumberedRows(rows.worker[start:end], rows.time[start:end], rows.values[start:end])
+    fitting = max(1, int(3_000_000 // (int(length) * len(rows.columns))))
+    starts = np.flatnonzero(rows["worker"].diff() != 0)[::fitting]
+    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        yield rows.iloc[start:end]
 
 
 def _make_trace(
-    job: str, rows: NumberedRows, names: Sequence[str], step: float, layout: UsageLayout, counts: RowCounts
+    job: str, rows: pd.DataFrame, names: Sequence[str], step: float, layout: UsageLayout, counts: RowCounts
 ) -> Trace:
-    worker_W, column_N = np.unique(rows.worker, return_inverse=True)
-    origin = np.floor(rows.time.min() / step) * step
-    row_N = np.floor((rows.time - origin) / step + 1e-3).astype(np.int64)
-    panel_TWD, averaged = _average_groups(row_N, column_N, rows.values, len(worker_W))
-    shape = panel_TWD.shape[:2]
+    worker_W, column_N = np.unique(rows["worker"], return_inverse=True)
+    origin = np.floor(rows["time"].min() / step) * step
+    row_N = np.floor((rows["time"] - origin) / step + 1e-3).to_numpy(dtype=np.int64)
+    shape = (int(row_N.max()) + 1, len(worker_W))
+    mean_GD = rows.drop(columns=["worker", "time"]).groupby([row_N, column_N]).mean()
+    panel_TWD = np.full((*shape, mean_GD.shape[1]), np.nan)
+    panel_TWD[mean_GD.index.get_level_values(0), mean_GD.index.get_level_values(1)] = mean_GD
     none_TW = np.full(shape, np.nan)
-    counts.count_changed("rows were averaged with others of their period", averaged)
+    counts.count_changed("rows were averaged with others of their period", len(rows) - len(mean_GD))
     start_TW = origin + step * np.arange(shape[0])[:, None] + np.zeros(shape) if layout.since_1970 else None
     return Trace(
         samples=none_TW,
@@ -308,21 +291,3 @@ def _make_trace(
             **counts.to_meta(),
         },
     )
-
-
-def _average_groups(
-    row_N: NDArray[np.int64], column_N: NDArray[np.int64], values_ND: Array, workers: int
-) -> tuple[Array, int]:
-    """Return the mean of each group's known values, ``[T, W, D]``, and how many rows were averaged with others."""
-    first_N = np.concatenate([[True], (np.diff(row_N) != 0) | (np.diff(column_N) != 0)])
-    panel_TWD = np.full((int(row_N.max()) + 1, workers, values_ND.shape[1]), np.nan)
-    starts_G = np.flatnonzero(first_N)
-    if len(starts_G) == len(row_N):
-        panel_TWD[row_N, column_N] = values_ND
-        return panel_TWD, 0
-    there_ND = np.isfinite(values_ND)
-    sum_GD = np.add.reduceat(np.where(there_ND, values_ND, 0.0), starts_G, axis=0)
-    count_GD = np.add.reduceat(there_ND.astype(np.float64), starts_G, axis=0)
-    with np.errstate(invalid="ignore"):
-        panel_TWD[row_N[starts_G], column_N[starts_G]] = sum_GD / count_GD
-    return panel_TWD, len(row_N) - len(starts_G)
