@@ -98,10 +98,10 @@ class Trace:
         workers = tuple(map(str, workers)) or tuple(map(str, range(shape[1])))
         optional = {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start, "work": work}
         values: dict[str, object] = {
-            "samples": _validate_shape("samples", samples, shape),
-            "seconds": _validate_not_negative("seconds", panel),
+            "samples": _validate_panel("samples", samples, shape),
+            "seconds": panel,
             **{
-                name: None if given is None else _validate_shape(name, given, shape) for name, given in optional.items()
+                name: None if given is None else _validate_panel(name, given, shape) for name, given in optional.items()
             },
             "covariates": _validate_covariates(covariates, shape, tuple(covariate_names)),
             "covariate_names": _validate_distinct("covariate_names", tuple(map(str, covariate_names))),
@@ -278,7 +278,8 @@ class Trace:
         return trace if in_order else trace.select(workers=workers)
 
 
-def _validate_panel(name: str, values: ArrayLike) -> Array:
+def _validate_panel(name: str, values: ArrayLike, shape: tuple[int, ...] | None = None) -> Array:
+    """Return a panel of finite numbers from 0 on (of ``start``, any), in the shape of ``seconds``, or in any."""
     panel = values if _is_read_only(values) else np.array(values, dtype=np.float64)
     if panel.ndim != 2:
         raise ValueError(f"{name} must have the shape [iterations, workers], got {panel.shape}")
@@ -286,30 +287,21 @@ def _validate_panel(name: str, values: ArrayLike) -> Array:
         raise ValueError(
             f"{name} must have at least one iteration and one worker, got shape {panel.shape} ([iterations, workers])"
         )
-    return _make_read_only(panel)
-
-
-def _validate_shape(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
-    panel = _validate_panel(name, values)
-    if panel.shape != shape:
+    if shape is not None and panel.shape != shape:
         raise ValueError(f"{name} must have the shape of seconds {shape}, got {panel.shape}")
-    return panel if name == "start" else _validate_not_negative(name, panel)
-
-
-def _validate_not_negative(name: str, panel: Array) -> Array:
-    bad = (panel < 0) | np.isinf(panel)
-    if bad.any():
+    if name != "start" and (bad := (panel < 0) | np.isinf(panel)).any():
         k, w = np.argwhere(bad)[0]
         raise ValueError(
             f"{name} must be finite and not negative, got {panel[k, w]} at iteration {k}, worker {w} "
             "(use NaN for a missing report)"
         )
-    if (huge := panel > MAX_VALUE).any():
+    if name != "start" and (huge := panel > MAX_VALUE).any():
         k, w = np.argwhere(huge)[0]
         raise ValueError(
             f"{name} must be at most {MAX_VALUE:g}, got {panel[k, w]:g} at iteration {k}, worker {w}: no job measures "
             "that (check its unit, or use NaN for a missing report)"
         )
+    panel.setflags(write=False)
     return panel
 
 
@@ -325,7 +317,9 @@ def _validate_covariates(values: ArrayLike | None, shape: tuple[int, ...], names
             f"covariates must have the shape [iterations, workers, covariates] {expected}, got {panel.shape}"
         )
     infinite = np.isinf(panel)
-    return _make_read_only(np.where(infinite, np.nan, panel) if infinite.any() else panel)
+    panel = np.where(infinite, np.nan, panel) if infinite.any() else panel
+    panel.setflags(write=False)
+    return panel
 
 
 def _validate_distinct(name: str, values: tuple[str, ...], expected: int | None = None) -> tuple[str, ...]:
@@ -342,8 +336,3 @@ def _is_read_only(values: ArrayLike) -> TypeGuard[Array]:
     if not isinstance(values, np.ndarray) or values.dtype != np.float64:
         return False
     return values.flags.owndata and not values.flags.writeable
-
-
-def _make_read_only(panel: Array) -> Array:
-    panel.setflags(write=False)
-    return panel

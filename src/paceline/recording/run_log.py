@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -131,7 +131,8 @@ class GrowingFileReader:
         rows += [[None] * len(fleet) if line.get(key) is None else line[key] for key in self.optional_worker_keys]
         known = [number for key, number in zip(self.fleet_keys, numbers, strict=True) if key not in self.nullable_keys]
         sound = (
-            are_worker_rows(rows, len(fleet))
+            all(isinstance(row, list) and len(row) == len(fleet) for row in rows)
+            and all(map(is_number_or_null, chain.from_iterable(rows)))
             and all(map(is_number_or_null, numbers))
             and all(number is not None and math.isfinite(number) for number in known)
             and all(isinstance(line[key], kind) for key, kind in self.other_types.items())
@@ -233,11 +234,6 @@ def parse_object(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return line if isinstance(line, dict) else {}
-
-
-def are_worker_rows(rows: Iterable[Any], workers: int) -> bool:
-    """Return whether all rows are lists of a number, or null, for each worker."""
-    return all(isinstance(row, list) and len(row) == workers and all(map(is_number_or_null, row)) for row in rows)
 
 
 def is_number_or_null(value: Any) -> bool:
