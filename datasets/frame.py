@@ -69,7 +69,10 @@ def rename_columns(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> p
     if lacking := [column for column in named.values() if column not in frame.columns]:
         raise ValueError(f"columns {lacking} are missing; there are {list(frame.columns)}")
     if twice := [name for name, column in columns.items() if name in frame.columns and column != name]:
-        raise ValueError(f"columns {twice} are there already and would be replaced by others; drop them first")
+        raise ValueError(
+            f"columns {twice} are there already and would be replaced by others: drop them, or leave them out "
+            "of columns="
+        )
     numbers = {name: float(value) for name, value in columns.items() if not isinstance(value, str)}
     return frame.rename(columns={column: name for name, column in named.items()}).assign(**numbers)
 
@@ -114,7 +117,8 @@ def frame_to_panels(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the parts of a trace: see :meth:`paceline.datasets.Trace.from_frame`."""
     if missing := [name for name in REQUIRED_COLUMNS if name not in frame.columns]:
         raise ValueError(
-            f"columns {missing} are missing; a trace needs {list(REQUIRED_COLUMNS)}, got {list(frame.columns)}"
+            f"columns {missing} are missing; a trace needs {list(REQUIRED_COLUMNS)}, got {list(frame.columns)}: rename "
+            "them, or pass columns={'seconds': 'your_column', 'samples': 8}, where a number holds for every row"
         )
     if not len(frame):
         raise ValueError("the frame has no rows; a trace needs at least one")

@@ -96,9 +96,9 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read bytes, through gzip; refuse an empty one, a pickle, an archive, and what grows too large."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    with path.open("rb") as plain:
-        compressed = plain.peek().startswith(b"\x1f\x8b")
-        file = io.BufferedReader(GzipReader(path, plain), HEAD_BYTES) if compressed else plain
+    with path.open("rb") as stored:
+        compressed = stored.peek().startswith(b"\x1f\x8b")
+        file = io.BufferedReader(GzipReader(path, stored), HEAD_BYTES) if compressed else stored
         try:
             _refuse_unreadable(path, file.peek())
             yield file
@@ -180,9 +180,9 @@ def _refuse_unreadable(path: Path, first: bytes) -> None:
 class GzipReader(io.RawIOBase):
     """The content of a gzip file, up to a largest size."""
 
-    def __init__(self, path: Path, plain: BinaryIO) -> None:
+    def __init__(self, path: Path, compressed: BinaryIO) -> None:
         self._path = path
-        self._file = gzip.GzipFile(fileobj=plain)
+        self._file = gzip.GzipFile(fileobj=compressed)
         self._limit = max_bytes(path)
         self._grown = 0
 

@@ -175,7 +175,7 @@ class ARIMA(FleetPredictor):
         unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([-0.7]))
         self.coefficients_: dict[str, Coefficients] = {POOLED_KEY: unfitted}
         self.constants_: dict[str, float] = {POOLED_KEY: 0.0}
-        self.ranges_: dict[str, Array] = {POOLED_KEY: _widest_range(count)}
+        self.ranges_: dict[str, Array] = {POOLED_KEY: _default_clip_range(count)}
         self._fleet_models: tuple[tuple[str, ...], _FleetModels] | None = None
 
     def rename(self, old: str, new: str) -> None:
@@ -335,7 +335,7 @@ class ARIMA(FleetPredictor):
             for t, covariates_WD in enumerate(np.asarray(trace.covariates_named(self.covariate_names_))):
                 known_WD = served._covariate_rows(covariates_WD)
                 served.state["covariates"] = served._standardize(
-                    known_WD, _widest_range(len(self.covariate_names_))[:, None]
+                    known_WD, _default_clip_range(len(self.covariate_names_))[:, None]
                 )
                 covariates_TND[t, columns] = served.state["covariates"]
         return names, value_TN, covariates_TND
@@ -393,9 +393,9 @@ class _FleetModels:
     """Least and greatest covariate, in deviations, that each worker showed when it was fitted."""
 
 
-def _widest_range(covariates: int) -> Array:
+def _default_clip_range(covariate_count: int) -> Array:
     # covariates are clipped at 10 standard deviations
-    return np.array([[-10.0], [10.0]]) * np.ones(covariates)
+    return np.array([[-10.0], [10.0]]) * np.ones(covariate_count)
 
 
 def _covariate_range(covariates_TND: Array) -> Array:

@@ -213,7 +213,8 @@ class FleetPredictor(Params):
         """Start, or start again, with this fleet and no memory of any iteration."""
         names = tuple(map(_validate_name, workers))
         if len(set(names)) != len(names):
-            raise ValueError(f"workers must not repeat a name, got {list(names)}")
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            raise ValueError(f"workers must not repeat a name, got {repeated}")
         self.workers = names
         self.state = self._fresh_rows(len(names))
         self.shared_state = self.initial_shared_state()

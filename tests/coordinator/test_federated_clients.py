@@ -35,7 +35,7 @@ def test_memory_stays_bounded():
         ({"batch": 0}, "batch must be at least 1"),
         ({"local_steps": 0}, "local_steps must be at least 1"),
         ({"min_batch": 40}, "min_batch must lie between 1 and the batch of 32, got 40"),
-        ({"largest": 0.5}, "largest must be at least 1"),
+        ({"largest_multiple": 0.5}, "largest_multiple must be at least 1"),
         ({"risk": 3.0}, "risk must lie in"),
         ({"max_speed_ratio": 1.0}, "max_speed_ratio must be above 1"),
         ({"deadline": -1.0}, "deadline must be a positive number of seconds"),

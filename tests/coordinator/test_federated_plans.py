@@ -28,7 +28,7 @@ def test_round_ends_together(fleet):
 @given(fleets)
 def test_sizes_sum_to_the_batch(fleet):
     speed, comm = np.array(fleet).T
-    plan = played(balancer_of(largest=8.0), speed, comm)
+    plan = played(balancer_of(largest_multiple=8.0), speed, comm)
     assert plan.sizes.sum() == 32 * len(fleet)
     assert np.all((plan.sizes >= 1) & (plan.sizes <= 256))
 

@@ -66,7 +66,7 @@ def test_implausible_speed_is_ignored(lie, caplog):
 
 
 def test_plausible_lie_costs_at_most_the_largest_batch():
-    balancer = balancer_of(max_speed_ratio=100.0, largest=3.0)
+    balancer = balancer_of(max_speed_ratio=100.0, largest_multiple=3.0)
     plan = played(balancer, [100.0, 100.0, 100.0, 5000.0], [0.0] * 4)
     assert plan.sizes.tolist() == [11, 11, 10, 96]
 

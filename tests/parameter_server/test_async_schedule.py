@@ -211,7 +211,7 @@ def test_unfollowable_optimizers_refused(number):
     if schedule is None or isinstance(schedule, str):
         return
     model, optim, _ = problem("SGD", lr=0.1)
-    with pytest.raises(ValueError, match="tick must be at least 1 applied sample"):
+    with pytest.raises(ValueError, match="samples_per_schedule_step must be at least 1"):
         TorchOptimizer(model, optim, scheduler_of("cosine", optim))
 
 

@@ -351,8 +351,9 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
         "the loader assigns samples to 1 ranks, but 2 ranks train together: pass rank and world_size to the loader",
         "workers must be 2 different names, one for each rank, got ['a', 'a']",
         "policy.lower must be at least 1 sample, as an empty batch has no mean loss, got 0",
-        "the predictor reads the covariates ['temperature'], but only ['cpu_busy', 'run_delay', 'throttled', "
-        "'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure'] are sampled: pass covariates=[...]",
+        "none of the covariates that the predictor reads, ['temperature'], is sampled here (sampled: ['cpu_busy', "
+        "'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']): pass "
+        "covariates=[...] with a Covariate of each of these names",
     ]
     assert first[4].startswith("the ranks must agree on the policy, got Policy(warmup=0")
     assert first[5] == "the ranks must agree on the version of paceline, got 1.0 on rank 0, 1.1 on rank 1"

@@ -205,7 +205,7 @@ def test_clock_micro_batches_and_uncounted_steps():
     marks = Unhurried()
     clock = Clock(marks)
     for features, counts in (((1.0, 2.0), True), ((), True), ((8.0, 9.0), False)):
-        clock.forward(8, features=features, counts=counts)
+        clock.forward(8, features=features, in_report=counts)
         clock.forward(2, features=features)
         clock.gradients_ready()
     assert clock.features == ()

@@ -206,7 +206,10 @@ def test_status(costs: Any, speeds: Any, options: Any, status: Any) -> None:
         ({"costs": [0.0, 1.0]}, "costs must be finite and above 0, got 0 for sample 0"),
         ({"costs": [1.0, 2.0, -3.0]}, "got -3 for sample 2"),
         ({"costs": [[1.0]]}, r"one number for each sample, got the shape \(1, 1\)"),
-        ({"costs": [1.0, 7.0], "cap": 5}, "no sample may exceed the cap of 5 tokens, got 7 for sample 1"),
+        (
+            {"costs": [1.0, 7.0], "cap": 5},
+            "shorten or leave out samples above the cap of 5 tokens, or raise it, got 7 for sample 1",
+        ),
         ({"costs": [1.0]}, "1 samples are too few for 2 ranks of at least 1 each"),
         ({"tokens": [1.0]}, r"tokens must hold one number for each of the 2 samples, got \(1,\)"),
         ({"speeds": [1.0, 0.0]}, "speeds must be finite and above 0, got 0 for rank 1"),

@@ -181,7 +181,7 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
         *_alarms(run, silent),  # first what may need somebody to act
         _headline(run),
         Text(),
-        *_times(run),
+        *_iteration_time_bars(run),
         Text(),
         *_workers(run),
         Text(),
@@ -282,7 +282,7 @@ def _headline(run: Run) -> Text:
     return text
 
 
-def _times(run: Run) -> Iterator[Text]:
+def _iteration_time_bars(run: Run) -> Iterator[Text]:
     """Yield a line that explains the bars, and the bars on their own line, because 80 columns hold no more."""
     wall = run.of_fleet["wall_seconds"]
     seconds = np.where(np.isfinite(wall), wall, run.makespan)

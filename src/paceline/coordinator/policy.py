@@ -211,12 +211,12 @@ def require_fleet(report: Report, count: int) -> None:
     if report.comm_seconds is not None and np.asarray(report.comm_seconds, dtype=np.float64).shape != (count,):
         raise ValueError(
             f"comm_seconds must hold one number for each of the {count} workers, got the shape "
-            f"{np.shape(report.comm_seconds)}"
+            f"{np.shape(report.comm_seconds)}; call join or leave when the fleet changes"
         )
     if report.out_of_memory is not None and np.shape(report.out_of_memory) != (count,):
         raise ValueError(
             f"out_of_memory must hold one flag for each of the {count} workers, got the shape "
-            f"{np.shape(report.out_of_memory)}"
+            f"{np.shape(report.out_of_memory)}; call join or leave when the fleet changes"
         )
 
 

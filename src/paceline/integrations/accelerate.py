@@ -111,7 +111,7 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
     loader = _find_loader(things)
     _require_supported_parallelism(accelerator)
     _require_matching_batch_size(accelerator, loader)
-    _set_micro_batches(accelerator, loader)
+    _take_accumulation_steps(loader, accelerator)
     prepared = accelerator.prepare(*things)
     prepared = list(prepared) if len(things) > 1 else [prepared]
     prepared_loader = PreparedLoader(loader, accelerator)
@@ -193,7 +193,9 @@ def _find_loader(things: Iterable[Any]) -> GlobalLoader:
             "prepare the model and the optimizer with accelerator.prepare, then attach(model, loader)"
         )
     loaders = [thing for thing in things if isinstance(thing, GlobalLoader)]
-    if len(loaders) != 1:
+    if not loaders:
+        raise TypeError("prepare() needs a BalancedLoader: pass it together with the model and the optimizer")
+    if len(loaders) > 1:
         raise TypeError(
             f"prepare() needs exactly one BalancedLoader, got {len(loaders)}: prepare further loaders, such as those "
             "for evaluation, as DataLoaders"
@@ -231,7 +233,7 @@ def _require_matching_batch_size(accelerator: Any, loader: GlobalLoader) -> None
         )
 
 
-def _set_micro_batches(accelerator: Any, loader: GlobalLoader) -> None:
+def _take_accumulation_steps(loader: GlobalLoader, accelerator: Any) -> None:
     """Set the loader's number of micro-batches per step, so that sizes change only between steps."""
     steps = accelerator.gradient_accumulation_steps
     if (loader.micro_batch or loader.packs) and steps != 1:

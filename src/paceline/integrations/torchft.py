@@ -181,7 +181,7 @@ class ReplicaLoader:
             batch = self._source.take(samples)
             self._clock.load_ends()
             self._clock.batch(len(samples))
-            self._clock.forward(len(samples), counts=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
+            self._clock.forward(len(samples), in_report=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
             step, self._is_scaled = self.manager.current_step(), False
             yield batch
             taken, waiting = self.manager.current_step() > step, self._clock.gradients_ready()

@@ -68,9 +68,9 @@ class AsyncJob:
     schedule
         What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
         optimizer; the server steps a copy of it. Do not step it in the loop.
-    tick
-        Applied samples for which that scheduler is stepped once, ``batch`` unless given; for one made for epochs
-        ``len(dataset)``.
+    samples_per_schedule_step
+        Applied samples after which that scheduler is stepped once: ``batch`` unless given, and ``len(dataset)`` for one
+        that is made for epochs.
     min_batch
         The fewest samples of a step. Unless given 2 where the model normalizes over batches, as that is what it needs,
         and 1 elsewhere.
@@ -131,7 +131,7 @@ class AsyncJob:
         scheme: str | Scheme = "saps",
         predictor: str = "ewma",
         schedule: Schedule | None = None,
-        tick: int | None = None,
+        samples_per_schedule_step: int | None = None,
         min_batch: int | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
         wire: str = "float32",
@@ -160,7 +160,9 @@ class AsyncJob:
         self.service: Service | None = None
         if dist.get_rank() == SERVER_RANK:
             rules = make_scheme(scheme, self.workers) if isinstance(scheme, str) else scheme
-            served = TorchOptimizer(model, optimizer, schedule, batch if tick is None else tick)
+            served = TorchOptimizer(
+                model, optimizer, schedule, batch if samples_per_schedule_step is None else samples_per_schedule_step
+            )
             server = Server(
                 served.flat.parameters,
                 served,

@@ -212,8 +212,9 @@ class TorchOptimizer:
     schedule
         What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
         optimizer; a copy of it is stepped here, so that its changes of the groups take effect.
-    tick
-        Applied samples for which the scheduler is stepped once: a batch, or the data set for one made for epochs.
+    samples_per_schedule_step
+        Applied samples after which the scheduler is stepped once: a batch, or ``len(dataset)`` for one that is made for
+        epochs.
 
     Attributes
     ----------
@@ -244,11 +245,14 @@ class TorchOptimizer:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         schedule: Schedule | None = None,
-        tick: int = 0,
+        samples_per_schedule_step: int = 0,
     ) -> None:
         require_copyable(optimizer, schedule)
-        if isinstance(schedule, LRScheduler) and tick < 1:
-            raise ValueError(f"tick must be at least 1 applied sample where a scheduler is given, got {tick}")
+        if isinstance(schedule, LRScheduler) and samples_per_schedule_step < 1:
+            raise ValueError(
+                "samples_per_schedule_step must be at least 1 where a scheduler is given, "
+                f"got {samples_per_schedule_step}"
+            )
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if not held <= {id(parameter) for parameter in model.parameters() if parameter.requires_grad}:
             raise ValueError("optimizer must hold only parameters of this model that require a gradient")
@@ -257,7 +261,7 @@ class TorchOptimizer:
         scheduler = schedule if isinstance(schedule, LRScheduler) else None
         copied, self.optimizer, scheduler = copy.deepcopy((model, optimizer, scheduler))
         self.flat = FlatModel(copied)
-        self.scheduler_copy = None if scheduler is None else SchedulerCopy(scheduler, tick)
+        self.scheduler_copy = None if scheduler is None else SchedulerCopy(scheduler, samples_per_schedule_step)
         self.schedule = None if isinstance(schedule, LRScheduler) else schedule
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:

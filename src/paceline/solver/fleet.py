@@ -119,7 +119,8 @@ def checked_samples(costs: ArrayLike, tokens: ArrayLike | None, cap: float | Non
             f"{len(cost_N)} samples are too few for {ranks} ranks of at least {lower} each: draw a larger global batch"
         )
     if cap is not None:
-        require(token_N <= cap, token_N, f"no sample may exceed the cap of {cap:g} tokens", "sample")
+        too_long = f"shorten or leave out samples above the cap of {cap:g} tokens, or raise it"
+        require(token_N <= cap, token_N, too_long, "sample")
     return np.stack([cost_N, token_N])
 
 

@@ -101,7 +101,10 @@ class TokenCost:
                 length = np.full(len(length), length.max())
             rows.append([length.sum(), (length * length).sum(), float(len(length)), 1.0])
         if len(rows) != len(time_B) or not len(rows):
-            raise ValueError(f"seconds must hold one time for each micro-batch, got {len(time_B)} for {len(rows)}")
+            raise ValueError(
+                "seconds must hold one time for each micro-batch, and there must be at least one, got "
+                f"{len(time_B)} times for {len(rows)} micro-batches"
+            )
         if not (np.isfinite(time_B) & (time_B > 0)).all():
             raise ValueError("seconds must be finite and above 0")
         from scipy.optimize import nnls  # imported late: packing itself does without scipy

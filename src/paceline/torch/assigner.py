@@ -123,7 +123,7 @@ class Assigner(ABC):
         """Skip the rest of the epoch."""
 
     @abstractmethod
-    def next(self, shares_W: Sizes, accumulate: int) -> tuple[RankBatch, Any]:
+    def peek(self, shares_W: Sizes, accumulate: int) -> tuple[RankBatch, Any]:
         """Return facts about the next batch at these shares, and this rank's samples, without counting it as taken."""
 
     @abstractmethod
@@ -281,10 +281,10 @@ class SliceAssigner(EpochAssigner):
     --------
     >>> assigner = SliceAssigner(Order(10, shuffle=False), GlobalBatch(6, world_size=2), rank=1)
     >>> assigner.start(epoch=0)
-    >>> assigner.next(np.array([4, 2]))[1]
+    >>> assigner.peek(np.array([4, 2]))[1]
     array([4, 5])
     >>> assigner.advance()
-    >>> assigner.next(np.array([4, 2]))[1], assigner.remaining
+    >>> assigner.peek(np.array([4, 2]))[1], assigner.remaining
     (array([8, 9]), 4)
     """
 
@@ -294,7 +294,7 @@ class SliceAssigner(EpochAssigner):
         self._shares_W = rule.equal()
         self._cut_for: Sizes | None = None
 
-    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
+    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
         """Return facts about the next batch, and this rank's samples."""
         if shares_W is not self._cut_for or self.remaining < self._room:
             self._cut_batch(shares_W)
@@ -354,7 +354,7 @@ class BufferAssigner(EpochAssigner):
     --------
     >>> assigner = BufferAssigner(Order(10, shuffle=False), GlobalBatch(4, world_size=2), rank=1, ahead=1)
     >>> assigner.start(epoch=0)
-    >>> assigner.next(np.array([1, 3]))[1], assigner.buffers
+    >>> assigner.peek(np.array([1, 3]))[1], assigner.buffers
     (array([1, 2, 3]), [array([0, 4]), array([1, 2, 3, 5, 6, 7])])
     """
 
@@ -366,7 +366,7 @@ class BufferAssigner(EpochAssigner):
         self.ahead = ahead
         super().__init__(order, rule, rank)
 
-    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
+    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
         """Return facts about the next batch, and this rank's samples."""
         sizes_W = self.rule.sizes(self.remaining, shares_W)
         if sizes_W is not self._rank_batch.sizes:

@@ -30,7 +30,7 @@ class CostAssigner(SliceAssigner):
     >>> rule, table = GlobalBatch(5, world_size=2), costs.of_dataset(range(5))
     >>> assigner = CostAssigner(Order(5, shuffle=False), rule, 1, costs, table)
     >>> assigner.start(epoch=0)
-    >>> assigner.next(np.array([1, 1]))[1]
+    >>> assigner.peek(np.array([1, 1]))[1]
     array([2, 3, 4])
     """
 
@@ -47,7 +47,7 @@ class CostAssigner(SliceAssigner):
         if self.costs.cap is not None:
             self._require_room(self.costs.cap)
 
-    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
+    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
         """Return facts about the next batch, and this rank's samples."""
         self._shares_W = shares_W
         samples = self.rank_samples(self.place)
@@ -188,7 +188,7 @@ class PackAssigner(CostAssigner):
     >>> rule, table = GlobalBatch(5, world_size=2), costs.of_dataset(range(5))
     >>> assigner = PackAssigner(Order(5, shuffle=False), rule, 1, costs, table, lockstep=False)
     >>> assigner.start(epoch=0)
-    >>> assigner.next(np.array([3, 2]))[1], assigner.borders()
+    >>> assigner.peek(np.array([3, 2]))[1], assigner.borders()
     (array([1, 2, 3]), [(0, 3)])
     """
 

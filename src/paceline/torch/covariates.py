@@ -73,7 +73,8 @@ def covariates_for(predictor: Predictor, covariates: Sequence[Covariate] | None)
     missing = [name for name in predictor.covariate_names if name not in known]
     if len(missing) == len(predictor.covariate_names):
         raise ValueError(
-            f"the predictor reads the covariates {missing}, but only {list(known)} are sampled: pass covariates=[...]"
+            f"none of the covariates that the predictor reads, {missing}, is sampled here (sampled: {list(known)}): "
+            "pass covariates=[...] with a Covariate of each of these names"
         )
     if missing:
         logger.info("the predictor can read %s, which nothing samples here", missing)

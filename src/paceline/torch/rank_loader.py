@@ -411,7 +411,7 @@ class RankLoader(ABC):
             return []
         if self.before_batch and assigner.batches % self.accumulate == 0:
             self.before_batch()
-        rank_batch, samples = assigner.next(self._shares, self.accumulate)
+        rank_batch, samples = assigner.peek(self._shares, self.accumulate)
         if self.before_load:
             self.before_load()
         batch = self._source.take(samples)

@@ -168,7 +168,7 @@ class Steps(Weighting):
             self.looks = self._kind.looks = self._kind.wants(batch.sizes)
         self._batch = batch
         count = batch.local(self.loader.rank)
-        self._clock.forward(count, counts=batch.total >= self._min_samples, features=batch.features)
+        self._clock.forward(count, in_report=batch.total >= self._min_samples, features=batch.features)
 
     def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
         """Watch the gradients of a model's outputs."""

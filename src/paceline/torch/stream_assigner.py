@@ -54,7 +54,7 @@ class StreamAssigner(Assigner):
         """Leave out the rest of the epoch."""
         self.over = True
 
-    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, list[Any]]:
+    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, list[Any]]:
         """Return facts about the next batch, and this rank's samples."""
         samples = self._batch or self._draw()
         if self.costs is None:

@@ -81,7 +81,7 @@ class Patches:
     def _loaders(self) -> None:
         self.replace(DataLoader, "__init__", in_this_process)
         self.replace(_SingleProcessDataLoaderIter, "__init__", self._iterators)
-        self.replace(torch, "randint", self._manual_samples)
+        self.replace(torch, "randint", self._record_drawn_numbers)
 
     def _iterators(self, before: Any) -> Any:
         def init(iterator: Any, loader: Any) -> None:
@@ -136,7 +136,7 @@ class Patches:
             order = [sampler.num_replicas, sampler.rank, bool(sampler.shuffle), sampler.seed, sampler.epoch]
             self.recorder.record.facts.setdefault("samplers", {})[self._stream(loader)] = order
 
-    def _manual_samples(self, before: Any) -> Any:
+    def _record_drawn_numbers(self, before: Any) -> Any:
         """Treat a row of whole numbers that a script draws to train on as numbers of samples."""
 
         @functools.wraps(before)

@@ -67,9 +67,9 @@ def seed_script(patches: Patches, seed: int) -> None:
 
         return make
 
-    def python(before: Any) -> Any:
+    def note_generator(original: Any) -> Any:
         def init(generator: Any, *arguments: Any, **options: Any) -> None:
-            before(generator, *arguments, **options)
+            original(generator, *arguments, **options)
             if not isinstance(generator, random.SystemRandom):
                 _note(generator)
 
@@ -78,7 +78,7 @@ def seed_script(patches: Patches, seed: int) -> None:
     patches.replace(np.random, "default_rng", default_rng)
     patches.replace(np.random, "RandomState", _noting)
     patches.replace(torch, "Generator", _noting)
-    patches.replace(random.Random, "__init__", python)
+    patches.replace(random.Random, "__init__", note_generator)
     patches.at_end(_made.clear)
 
 

@@ -52,7 +52,7 @@ class FederatedBalancer:
     min_batch
         The smallest batch of a client that is asked; unless given, a quarter of ``batch``: smaller ones cost more
         accuracy than they save time (``benchmarks/federated.md``). A client with less data uses all of it.
-    largest
+    largest_multiple
         The largest batch of any client, in multiples of ``batch``: beyond it a sample adds little to a step, and it is
         what a client that lies about its speed can do at worst.
     predictor
@@ -108,7 +108,7 @@ class FederatedBalancer:
         local_steps: int,
         deadline: float | None = None,
         min_batch: int | None = None,
-        largest: float = 8.0,
+        largest_multiple: float = 8.0,
         predictor: Predictor | None = None,
         risk: float = 0.7,
         try_again: int = 10,
@@ -119,7 +119,7 @@ class FederatedBalancer:
         self.local_steps = _require_positive("local_steps", local_steps, "step")
         self.deadline = deadline
         self.min_batch = max(1, batch // 4) if min_batch is None else min_batch
-        self.largest = largest
+        self.largest_multiple = largest_multiple
         self.predictor = LocalLevel() if predictor is None else predictor
         self.risk = risk
         self.try_again = _require_positive("try_again", try_again, "round")
@@ -127,8 +127,8 @@ class FederatedBalancer:
         self.max_clients = _require_positive("max_clients", max_clients, "client")
         if not 1 <= self.min_batch <= self.batch:
             raise ValueError(f"min_batch must lie between 1 and the batch of {self.batch}, got {self.min_batch}")
-        if not 1.0 <= largest < math.inf:
-            raise ValueError(f"largest must be at least 1 (times the batch) and finite, got {largest}")
+        if not 1.0 <= largest_multiple < math.inf:
+            raise ValueError(f"largest_multiple must be at least 1 and finite, got {largest_multiple}")
         require_predictor(self.predictor)
         if not 0.0 <= risk <= 2.0:
             raise ValueError(f"risk must lie in [0, 2], got {risk}")
@@ -247,7 +247,9 @@ class FederatedBalancer:
             fixed_size=batch_fits.sizes(rows, self.batch, self.min_batch),
             fixed_reason=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
-        limits = SizeLimits(self.batch, self.min_batch, math.floor(self.largest * self.batch), self.risk, self.deadline)
+        limits = SizeLimits(
+            self.batch, self.min_batch, math.floor(self.largest_multiple * self.batch), self.risk, self.deadline
+        )
         if np.any(speed.source == ForecastSource.NOTHING):
             # Before any report no forecast is in seconds: the deadline is left out. All that is known is whether
             # anybody replied at all: as long as nobody does, the batch is halved.

@@ -206,7 +206,7 @@ class RoundPlan:
     caution
         How many times as slow as forecast each was taken to be, because its speed is uncertain, ``[W]``.
     upper
-        The most samples a step that its data, its memory, ``largest`` and the deadline allow, ``[W]``.
+        The most samples a step that its data, its memory, ``largest_multiple`` and the deadline allow, ``[W]``.
     reasons
         What decided each size, ``[W]``, as `Reason`.
     silent, rejected

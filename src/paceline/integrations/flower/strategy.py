@@ -150,7 +150,7 @@ class BalancedStrategy:
     batch_key, steps_key
         How the user's configuration names batch size and local steps.
     options
-        Of `FederatedBalancer`: ``deadline``, ``min_batch``, ``largest`` and so on.
+        Of `FederatedBalancer`: ``deadline``, ``min_batch``, ``largest_multiple`` and so on.
 
     Attributes
     ----------

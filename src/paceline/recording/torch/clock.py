@@ -185,7 +185,7 @@ class _Lap:
     exchange: _Wait | None = None
     samples: int = 0
     micro_batches: int = 0
-    counts: bool = True
+    in_report: bool = True
     features: tuple[float, ...] = ()
     # CPU time used until the beginning and until the end.
     cpu_begin: CPUSnapshot = NO_CPU_USAGE
@@ -290,7 +290,7 @@ class Clock:
         """Forget the batches that the loop was given and has not computed: their loop is over."""
         self._loaded.clear()
 
-    def forward(self, samples: int, *, counts: bool = True, features: tuple[float, ...] = ()) -> None:
+    def forward(self, samples: int, *, in_report: bool = True, features: tuple[float, ...] = ()) -> None:
         """Note that a forward pass over a new batch begins: the step's first, or a further micro-batch.
 
         A step that does not count, such as an epoch's short last one, is left out of the reports.
@@ -310,7 +310,7 @@ class Clock:
                 break
         lap.samples += samples
         lap.micro_batches += 1
-        lap.counts &= counts
+        lap.in_report &= in_report
         if features:
             lap.features = add_rows(lap.features, features)
 
@@ -374,7 +374,7 @@ class Clock:
             self._exchange = lap.exchange
             exchanges.append(lap.exchange)
             compute = 0.0 if pieces else self._compute_seconds(lap)
-            if lap.counts:
+            if lap.in_report:
                 samples, parts, steps = samples + lap.samples, parts + lap.micro_batches, steps + 1
                 if lap.features:
                     self.features = add_rows(self.features, lap.features)
@@ -404,14 +404,14 @@ class Clock:
         if regular < between:
             seconds += regular
             if self._samples and self._samples != lap.samples and not self._step_end.is_known:
-                lap.counts = False  # what of it was due to the batch before is not known
+                lap.in_report = False  # what of it was due to the batch before is not known
         else:
             if self._samples:
                 end = min(max(end, 0.0), between)
                 # beyond a tenth of a lap, the unknown end of the step before makes the report too
                 # uncertain
                 if not self._step_end.is_known and self._samples != lap.samples and end > 0.1 * (seconds + between):
-                    lap.counts = False
+                    lap.in_report = False
                 self._step_end.learn(self._samples, end)
             seconds += between - self._step_end.seconds + self._step_end.after(lap.samples)
             self._regular = min(lap.samples, self._samples or lap.samples), between, seconds
