@@ -361,10 +361,9 @@ _callbacks: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 A thread of gloo runs the callback and then lets go of it, for which it needs Python's lock. A process whose training
 ended just now may be closing its interpreter by then, which ends in a crash (:func:`paceline._runtime.wait_at_exit`).
-Torch does the same with any Python communication hook: 2 of 12 short jobs on a busy machine, without a line of ours.
 
 A process that forks in that moment, to start a loading process, has the same problem: the thread may hold the lock of
-CPython's list of threads, which nobody releases in the child. A test run hung there once.
+CPython's list of threads, which nobody releases in the child.
 """
 
 
