@@ -16,8 +16,7 @@ from paceline.datasets.columns import ColumnMapping, duration_unit
 from paceline.datasets.formats import QUOTED_LINES, Format
 from paceline.datasets.formats.tables import iter_table_traces, require_values
 from paceline.datasets.frame import unit_seconds
-from paceline.datasets.io import NUMBER, TEXT, RowCounts, numbered_lines, parse_header, read_csv_frame
-from paceline.datasets.io import read_head as head_of
+from paceline.datasets.io import NUMBER, TEXT, RowCounts, numbered_lines, parse_header, read_csv_frame, read_head
 from paceline.datasets.restarts import continue_steps, increments, number_runs
 from paceline.datasets.trace import Trace
 
@@ -167,7 +166,7 @@ def _read_numbers(path: Path, counts: RowCounts) -> tuple[pd.DataFrame, list[str
     """Return the purely numeric columns, with the time, and the names of the others."""
     import pandas as pd
 
-    names = [name for name in dict.fromkeys(parse_header(head_of(path))) if name]
+    names = [name for name in dict.fromkeys(parse_header(read_head(path))) if name]
     text = read_csv_frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, counts, missing=["NaN", "nan"])
     numbers = text.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
     held = [name for name in names if numbers[name].notna().sum() == text[name].notna().sum()]
@@ -199,7 +198,7 @@ def read_chart(
     for path in paths:
         require_values(path, values)
         counts = RowCounts()
-        names = parse_header(head_of(path))
+        names = parse_header(read_head(path))
         lines = [name for name in names if f"{name}__MIN" in names]
         # a line is named after its run, or after run and metric where metrics differ
         one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
@@ -249,7 +248,7 @@ def read_hivemind_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the speeds of all peers, smoothed by hivemind itself, once a second."""
     for path in paths:
         counts = RowCounts()
-        peers = {found[1]: name for name in parse_header(head_of(path)) if (found := PEER_PATTERN.fullmatch(name))}
+        peers = {found[1]: name for name in parse_header(read_head(path)) if (found := PEER_PATTERN.fullmatch(name))}
         if not peers:
             raise ValueError(f"{path}: has no column 04_peers/peer_<k>_samples_per_second")
         table = read_csv_frame(path, dict.fromkeys((TIME_COLUMN, *peers.values()), NUMBER), counts)
