@@ -126,7 +126,7 @@ def _outermost_modules(module: torch.nn.Module, kind: type) -> list[torch.nn.Mod
 
 
 def _configure_loader(trainer: Any) -> BalancedLoader:
-    """Return the module's loader with the Trainer's accumulation, or raise an error if an option does not suit it."""
+    """Return the module's loader with the Trainer's accumulation; refuse options that do not suit it."""
     loader, micro_batches = trainer.train_dataloader, trainer.accumulate_grad_batches
     if not isinstance(loader, BalancedLoader):
         raise TypeError(f"train_dataloader must return a BalancedLoader, got {type(loader).__name__}")

@@ -265,7 +265,6 @@ class ReplicaLoader:
         return [float(sizes_W[self.balancer.workers.index(name)]) for name in names]
 
     def _sample_indices(self) -> NDArray[np.int64]:
-        """Return the numbers of this replica's samples in this step."""
         epoch, step = divmod(self.manager.current_step(), len(self))
         if self._epoch_order[0] != epoch:
             self._epoch_order = epoch, self._order.of(epoch)

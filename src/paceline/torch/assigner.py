@@ -257,7 +257,6 @@ class EpochAssigner(Assigner):
         self._move_to(numbers, place)
 
     def _move_to(self, numbers: Samples, place: int) -> None:
-        """Move to this place in this order."""
         self.numbers, self.place = numbers, place
         self.remaining = len(numbers) - place + sum(len(buffer) for buffer in self.buffers)
 

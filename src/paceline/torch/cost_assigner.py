@@ -19,11 +19,6 @@ from paceline.torch.global_batch import GlobalBatch, RankBatch
 class CostAssigner(SliceAssigner):
     """Cuts the epoch's order into the global batches that come without costs, and divides each by cost.
 
-    Attributes
-    ----------
-    costs, table
-        The rules by which global batches are divided, and the costs of all samples.
-
     Examples
     --------
     >>> costs = Costs(cost=[4.0, 1.0, 1.0, 2.0, 2.0])
@@ -130,7 +125,6 @@ class CostAssigner(SliceAssigner):
         return self._known[key]
 
     def _divide_batch(self, samples: SampleCosts) -> Assignment | Packed:
-        """Return who takes which of these samples, at the shares that hold."""
         assert self.coefficients is not None
         return self.costs.assign_samples(samples, self._shares_W, self.coefficients, self.min_samples)
 
@@ -177,10 +171,7 @@ class Packed:
 class PackAssigner(CostAssigner):
     """Cuts the epoch's order into the global batches that come without costs, and packs each into micro-batches.
 
-    Attributes
-    ----------
-    lockstep
-        Whether all ranks have the same number of micro-batches, for they wait for each other after each.
+    With ``lockstep`` all ranks have the same number of micro-batches, for they wait for each other after each.
 
     Examples
     --------

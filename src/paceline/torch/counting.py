@@ -450,7 +450,6 @@ def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
 
 
 def _times(roots: Sequence[Any], gradients: Any, factor: float) -> list[torch.Tensor]:
-    """Return the gradients of these roots times a factor."""
     weights = [None] * len(roots) if gradients is None else gradients
     weights = [weights] if isinstance(weights, torch.Tensor) else list(weights)
     found = []

@@ -15,18 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sampled:
-    """The newest value of every covariate.
-
-    Parameters
-    ----------
-    covariates
-        What is sampled.
-
-    Attributes
-    ----------
-    values
-        A number for each covariate.
-    """
+    """The newest value of every covariate."""
 
     def __init__(self, covariates: Sequence[Covariate]) -> None:
         self._covariates = tuple(covariates)

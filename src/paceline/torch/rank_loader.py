@@ -439,4 +439,4 @@ class RankLoader(ABC):
 
 
 def _none() -> None:
-    """Return None: no loop is under way."""
+    """No loop is under way."""

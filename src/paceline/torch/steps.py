@@ -278,7 +278,6 @@ class Steps(Weighting):
             self.notify(rows)
 
     def _samples_of_norms(self, rows: RankReports) -> Array:
-        """Return the samples whose gradients' norms were reported, ``[W]``."""
         before_W = self._sizes[0]
         if before_W is None or not self.delayed:
             return rows["samples"]

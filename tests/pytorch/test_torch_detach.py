@@ -1,4 +1,4 @@
-"""A balance that is closed or dropped leaves nothing behind, and its model may be attached again."""
+"""A balance that is closed or dropped leaves nothing behind."""
 
 import gc
 import threading
