@@ -17,7 +17,7 @@ import numpy as np
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Pulled, Scheme, Server, Vector
 from paceline.datasets import Trace
-from paceline.predictors import EWMA, Predictor
+from paceline.predictors import EWMA
 
 SMOOTHING_WINDOW = 3
 """Evaluations whose mean must reach an accuracy, because a single one is noisy."""
@@ -235,9 +235,7 @@ class Race:
         return float(self.accuracy[-max(len(self.accuracy) // 10, 1) :].mean())
 
 
-def simulate_training(
-    task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings, predictor: Predictor | None = None
-) -> Race:
+def simulate_training(task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings) -> Race:
     """Train for real, in the order and at the times that the fleet's speeds dictate.
 
     A step is a pull, half of its time on the wire, computing, the other half, and the push. A worker whose step was
@@ -253,8 +251,6 @@ def simulate_training(
         The server's scheme.
     settings
         Length, batch, learning rate and seed.
-    predictor
-        Forecasts the speeds; an EWMA by default.
 
     Examples
     --------
@@ -269,7 +265,7 @@ def simulate_training(
     >>> [float(simulate_training(Nothing(), times, scheme(name, 2), settings).seconds[-1]) for name in ("bsp", "asp")]
     [32.0, 13.0]
     """
-    return _RunningRace(task, times, scheme, settings, predictor or EWMA(0.3)).run()
+    return _RunningRace(task, times, scheme, settings).run()
 
 
 @dataclass
@@ -290,9 +286,7 @@ class _DivergedError(Exception):
 
 
 class _RunningRace:
-    def __init__(
-        self, task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings, predictor: Predictor
-    ) -> None:
+    def __init__(self, task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings) -> None:
         self.task, self.times, self.settings = task, times, settings
         self.workers = {f"worker{row}": _Worker(row) for row in range(times.workers)}
         self.server = Server(
@@ -302,7 +296,7 @@ class _RunningRace:
             EpochSampler(task.samples, seed=settings.seed),
             batch=settings.batch,
             workers=list(self.workers),
-            predictor=predictor,
+            predictor=EWMA(0.3),
         )
         self.events = EventQueue[tuple[str, int]]()
         self.budget = round(settings.epochs * task.samples)

@@ -109,18 +109,18 @@ class Backtest:
     @property
     def rmse(self) -> Array:
         """Root mean squared error of each worker, ``[W]``, in samples/s; NaN for one that never reported."""
-        return np.sqrt(_nanmean(np.square(self.error)))
+        return np.sqrt(mean_over_time(np.square(self.error)))
 
     @property
     def mae(self) -> Array:
         """Mean absolute error of each worker, ``[W]``, in samples/s; NaN for one that never reported."""
-        return _nanmean(np.abs(self.error))
+        return mean_over_time(np.abs(self.error))
 
     @property
     def coverage(self) -> Array:
         """Share of each worker's speeds inside the 90% interval, ``[W]``: 0.9 if the spread is right."""
         inside = (self.low_TW <= self.actual_TW) & (self.actual_TW <= self.high_TW)
-        return _nanmean(np.where(np.isnan(self.actual_TW), np.nan, inside)[self.warmup :])
+        return mean_over_time(np.where(np.isnan(self.actual_TW), np.nan, inside)[self.warmup :])
 
     @property
     def overhead(self) -> float:
@@ -226,7 +226,7 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     )
 
 
-def _nanmean(values_TW: Array) -> Array:
+def mean_over_time(values_TW: Array) -> Array:
     """Return the mean over time of known values, ``[W]``; NaN if there is none."""
     known = np.isfinite(values_TW)
     total = np.where(known, values_TW, 0.0).sum(axis=0)
@@ -234,7 +234,7 @@ def _nanmean(values_TW: Array) -> Array:
     return mean
 
 
-def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16, seed: int = 0) -> float:
+def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16) -> float:
     """Return how much longer iterations sized by forecasts take than iterations sized by the true speeds.
 
     A batch is split in proportion to the forecasts p, the workers run at the speeds v, and all wait for the last one:
@@ -246,8 +246,6 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
         Forecast and measured speeds, ``[T, W]``, in samples/s; a worker that did not report (NaN) is left out.
     group
         Workers that wait for each other, at least 2; all of them if there are fewer.
-    seed
-        Seed of the order in which workers are divided into groups.
 
     Returns
     -------
@@ -276,7 +274,7 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
         )
     if group < 2:
         raise ValueError(f"group must be at least 2 workers, got {group}")
-    members_GM = _draw_groups(forecast_TW.shape[1], group, np.random.default_rng(seed))
+    members_GM = _draw_groups(forecast_TW.shape[1], group, np.random.default_rng(0))
     found = [_overheads(forecast_TW[:, members], actual_TW[:, members]) for members in members_GM]
     overhead = np.concatenate(found)
     known = np.isfinite(overhead)

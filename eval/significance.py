@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array
+from paceline.eval.backtest import mean_over_time
 
 SIGNIFICANCE_LEVEL = 0.05
 """A difference is significant if chance alone gives one as large less often than this."""
@@ -129,7 +130,7 @@ def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
             "error and other_error must both have the shape [iterations, workers], with 20 iterations or more, got "
             f"{error_TW.shape} and {other_TW.shape}"
         )
-    scale_W = np.sqrt(_nanmean(np.square(error_TW)) + _nanmean(np.square(other_TW)))
+    scale_W = np.sqrt(mean_over_time(np.square(error_TW)) + mean_over_time(np.square(other_TW)))
     return lead_over_jobs([squared_error_figures(error_TW, scale_W) - squared_error_figures(other_TW, scale_W)], [1.0])
 
 
@@ -138,14 +139,8 @@ def squared_error_figures(error_TW: Array, scale_W: Array) -> ErrorFigures:
     return ErrorFigures(_log_root_mean(np.square(error_TW)), mean_estimate(np.square(error_TW / scale_W)))
 
 
-def _nanmean(values_TW: Array) -> Array:
-    there_TW = np.isfinite(values_TW)
-    mean_W: Array = np.where(there_TW, values_TW, 0.0).sum(axis=0) / there_TW.sum(axis=0)
-    return mean_W
-
-
 def _log_root_mean(loss_TW: Array) -> Estimate:
-    there_TW, mean_W = np.isfinite(loss_TW), _nanmean(loss_TW)
+    there_TW, mean_W = np.isfinite(loss_TW), mean_over_time(loss_TW)
     with np.errstate(divide="ignore", invalid="ignore"):  # a predictor without any error has no scale
         contribution_TW = np.where(there_TW, loss_TW / mean_W - 1.0, 0.0) / there_TW.mean(axis=0)
         return Estimate(float(0.5 * np.log(mean_W).mean()), 0.5 * contribution_TW.mean(axis=1))
@@ -153,7 +148,7 @@ def _log_root_mean(loss_TW: Array) -> Estimate:
 
 def mean_estimate(values_TW: Array) -> Estimate:
     """Return the mean over workers of their means over time."""
-    there_TW, mean_W = np.isfinite(values_TW), _nanmean(values_TW)
+    there_TW, mean_W = np.isfinite(values_TW), mean_over_time(values_TW)
     moves_TW = np.where(there_TW, values_TW - mean_W, 0.0) / there_TW.mean(axis=0)
     return Estimate(float(mean_W.mean()), moves_TW.mean(axis=1))
 

@@ -6,7 +6,7 @@ of a time is fixed: the answer is then a range over all fixed shares. Axes: T it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -210,9 +210,7 @@ def simulate(
     return _add_job_facts(found, trace, global_batch)
 
 
-def from_speeds(
-    speeds: ArrayLike, *, workers: Sequence[str] = (), global_batch: int | None = None, noise: float = 0.05
-) -> Simulation:
+def from_speeds(speeds: ArrayLike, *, global_batch: int | None = None, noise: float = 0.05) -> Simulation:
     """Return what balancing would save with workers of these usual speeds, ``[W]``, in any unit.
 
     >>> from_speeds([100, 100, 50]).saving.__round__(2)
@@ -221,7 +219,7 @@ def from_speeds(
     speed_W = np.atleast_1d(np.asarray(speeds, dtype=np.float64))
     if speed_W.ndim != 1 or not (np.isfinite(speed_W) & (speed_W > 0)).all():
         raise ValueError(f"speeds must be positive numbers, one for each worker, got {speeds!r}")
-    trace = Trace(np.ones((1, len(speed_W))), 1.0 / speed_W[None, :], workers=workers)
+    trace = Trace(np.ones((1, len(speed_W))), 1.0 / speed_W[None, :])
     _require_reports(trace, np.array([True]))
     found = _simulate_steady(trace, global_batch, None, noise)
     follows = "Assumed: a worker's time follows its batch; balancing saves less where a part of it is fixed."

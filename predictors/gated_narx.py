@@ -21,7 +21,7 @@ from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
 from paceline.predictors.network import (
     LOG_SPEED_RANGE,
-    GateExamples,
+    Columns,
     Network,
     Rows,
     Training,
@@ -293,15 +293,16 @@ class GatedNARX(Network):
         training = replace(self.training, learning_rate=rate)
         self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fitting, self.weights_)
 
-    def _make_examples(self, fitting: Fitting, trace: Trace) -> Iterator[GateExamples]:
+    def _make_examples(self, fitting: Fitting, trace: Trace) -> Iterator[Columns]:
         roles = list(fitting.window_roles(trace, self.training.validation))
         for k, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             used_W, validates = roles[k]
             target_W = (log_speed_W - rows["memory"][:, 0]) / running_scale(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
             inputs_WF, references_WR, unit_W = gate_inputs(rows, *self._compute_standardized(rows, covariates_WD))
-            validates_W = np.full(len(usable_W), validates)
-            yield GateExamples.select_rows(usable_W, inputs_WF, target_W, validates_W, references_WR, unit_W)
+            columns = {"inputs": inputs_WF, "targets": target_W, "references": references_WR, "unit": unit_W}
+            columns["validates"] = np.full(len(usable_W), validates)
+            yield {name: column[usable_W] for name, column in columns.items()}
 
 
 @cache

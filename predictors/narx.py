@@ -17,7 +17,7 @@ from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
 from paceline.predictors.network import (
     LOG_SPEED_RANGE,
-    Examples,
+    Columns,
     Network,
     Rows,
     Training,
@@ -176,14 +176,15 @@ class NARX(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _make_examples(self, fitting: Fitting, trace: Trace) -> Iterator[Examples]:
+    def _make_examples(self, fitting: Fitting, trace: Trace) -> Iterator[Columns]:
         roles = list(fitting.window_roles(trace, self.training.validation))
         for k, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             used_W, validates = roles[k]
             target_W = (log_speed_W - rows["log_speed"][:, 0]) / running_scale(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs_WF = self._inputs(rows, covariates_WD)
-            yield Examples.select_rows(usable_W, inputs_WF, target_W, np.full(len(usable_W), validates))
+            columns = {"inputs": self._inputs(rows, covariates_WD), "targets": target_W}
+            columns["validates"] = np.full(len(usable_W), validates)
+            yield {name: column[usable_W] for name, column in columns.items()}
 
     def _validation_loss(self, windows: Windows, weights: Mapping[str, Array]) -> float:
         losses = []

@@ -10,7 +10,7 @@ import copy
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -71,54 +71,9 @@ class Training:
         return self.batch_size or min(max(examples // 1000, 256), 4096)
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Training examples of a network: inputs ``[N, F]``, targets ``[N]``, and which rows validate, ``[N]`` of bool."""
-
-    inputs: Array
-    targets: Array
-    validates: NDArray[np.bool_]
-
-    @classmethod
-    def select_rows(cls, rows: NDArray[np.bool_], *columns: NDArray[Any]) -> Self:
-        """Return examples of these columns, in the order of the fields, where ``rows`` is true."""
-        return cls(*(columns if rows.all() else (column[rows] for column in columns)))
-
-
-@dataclass(frozen=True, eq=False)
-class GateExamples(Examples):
-    """Examples of a gated network: also its references ``[N, R]`` and the unit of its second head ``[N]``.
-
-    References, units and targets are differences from the last log speed, in running scales.
-    """
-
-    references: Array
-    unit: Array
-
-
-SEQUENCE_LENGTH = 64
-"""Length of the sequences that recurrent networks are trained on."""
-
-
-@dataclass(frozen=True, eq=False)
-class Sequences(Examples):
-    """Training sequences of a recurrent network, of ``S = SEQUENCE_LENGTH`` iterations each.
-
-    Inputs are ``[N, S, F]``, targets ``[N, S]``. A missing target is NaN; such a step only advances the state.
-    """
-
-    @classmethod
-    def from_series(cls, inputs: Array, targets: Array, validation: float) -> Self:
-        """Cut one worker's inputs ``[T, F]`` and targets ``[T]`` into sequences; the last share of them validates."""
-        first = int((1.0 - validation) * len(targets))
-        parts = [(begin, min(begin + SEQUENCE_LENGTH, first), False) for begin in range(0, first, SEQUENCE_LENGTH)]
-        parts += [(begin, begin + SEQUENCE_LENGTH, True) for begin in range(first, len(targets), SEQUENCE_LENGTH)]
-        cut_inputs = np.zeros((len(parts), SEQUENCE_LENGTH, inputs.shape[1]))
-        cut_targets = np.full((len(parts), SEQUENCE_LENGTH), np.nan)
-        for n, (begin, end, _) in enumerate(parts):
-            length = len(targets[begin:end])
-            cut_inputs[n, :length], cut_targets[n, :length] = inputs[begin:end], targets[begin:end]
-        return cls(cut_inputs, cut_targets, np.array([validates for _, _, validates in parts], dtype=bool))
+Columns = Mapping[str, NDArray[Any]]
+"""Columns of training examples by name: ``inputs`` ``[N, F]``, ``targets`` ``[N]``, ``validates`` ``[N]`` of bool, and
+what else the loss takes."""
 
 
 def residual_layer(xp: Any, weights: Mapping[str, Any], past: int, inputs: Any) -> Any:
@@ -153,7 +108,7 @@ def gated_layer(weights: Mapping[str, Array], inputs: Array, references: Array, 
 
 
 WindowArray = NDArray[np.void]
-"""Windows as records: a field for each column of the examples in single precision, and ``source``, their trace."""
+"""Windows as records: a field for each column of the examples, in single precision, and ``source``, their trace."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +135,7 @@ def collect_windows(
     traces: Iterable[Trace],
     summary: TraceSummary,
     fitting: Fitting,
-    parts_of: Callable[[Trace], Iterable[Examples]],
+    parts_of: Callable[[Trace], Iterable[Columns]],
     needs: str = "",
 ) -> Windows:
     """Return the windows of all traces, of very many a random sample: those of two million speeds.
@@ -198,13 +153,13 @@ def collect_windows(
         names.append(trace.meta.get("file", trace.name))
         for part in parts_of(trace):
             if kind is None:
-                kinds = {field.name: (np.float32, getattr(part, field.name).shape[1:]) for field in fields(part)}
+                kinds = {name: (np.float32, column.shape[1:]) for name, column in part.items()}
                 columns = [(name, *of) for name, of in (kinds | {"validates": (np.bool_, ())}).items()]
                 # Aligned: numpy copies numbers that are not several times as slowly.
                 kind = np.dtype([*columns, ("source", np.int32)], align=True)
-            records = np.empty(len(part.validates), dtype=kind)
-            for name in (kind.names or ())[:-1]:
-                records[name] = getattr(part, name)
+            records = np.empty(len(part["validates"]), dtype=kind)
+            for name, column in part.items():
+                records[name] = column
             records["source"] = done - 1
             blocks.append(records if share >= 1.0 else records[rng.random(len(records)) < share])
         fitting.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))

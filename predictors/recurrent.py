@@ -16,11 +16,14 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
-from paceline.predictors.network import LOG_SPEED_RANGE, Network, Rows, Sequences, Training, collect_windows
+from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, Rows, Training, collect_windows
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
+
+SEQUENCE_LENGTH = 64
+"""Length of the sequences that recurrent networks are trained on."""
 
 DEFAULT_TRAINING = Training(epochs=60, batch_size=16, learning_rate=5e-3, weight_decay=1e-2)
 
@@ -102,10 +105,10 @@ class RecurrentPredictor(Network):
 
         # Without weights the serving code only collects inputs; the state is what training computes.
         start, self.weights_ = self.weights_, {}
-        windows = collect_windows(traces, summary, fitting, partial(self.make_sequences, fitting))
+        windows = collect_windows(traces, summary, fitting, partial(self._make_sequences, fitting))
         self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fitting, start)
 
-    def make_sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Sequences]:
+    def _make_sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Columns]:
         """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
         inputs, targets = [], []
         for _, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
@@ -117,17 +120,31 @@ class RecurrentPredictor(Network):
         held_out = fitting.held_out
         for w, worker in enumerate(trace.workers):
             seen_T = reported_TW[:, w]
-            cut = Sequences.from_series(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
-            used = np.isfinite(cut.targets).any(axis=1)  # an empty sequence adds nothing to fitting or validation
+            cut = _cut_into_sequences(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
+            used = np.isfinite(cut["targets"]).any(axis=1)  # an empty sequence adds nothing to fitting or validation
             if held_out is not None:
-                used &= cut.validates == (worker in held_out)
-            yield Sequences(cut.inputs[used], cut.targets[used], cut.validates[used])
+                used &= cut["validates"] == (worker in held_out)
+            yield {name: column[used] for name, column in cut.items()}
 
     def _gates(self, inputs_WF: Array, output_WH: Array) -> tuple[Array, Array]:
         """Return the contributions of the inputs, and of the last output, to the cell's gates, ``[W, G]`` each."""
         weights = self.weights_
         from_inputs_WG = inputs_WF @ weights["weight_ih"] + weights["bias_ih"]
         return from_inputs_WG, output_WH @ weights["weight_hh"] + weights["bias_hh"]
+
+
+def _cut_into_sequences(inputs_TF: Array, targets_T: Array, validation: float) -> Columns:
+    """Cut one worker's inputs and targets into sequences; the last share of them validates."""
+    first = int((1.0 - validation) * len(targets_T))
+    parts = [(begin, min(begin + SEQUENCE_LENGTH, first)) for begin in range(0, first, SEQUENCE_LENGTH)]
+    parts += [(begin, begin + SEQUENCE_LENGTH) for begin in range(first, len(targets_T), SEQUENCE_LENGTH)]
+    inputs = np.zeros((len(parts), SEQUENCE_LENGTH, inputs_TF.shape[1]))
+    targets = np.full((len(parts), SEQUENCE_LENGTH), np.nan)
+    for n, (begin, end) in enumerate(parts):
+        length = len(targets_T[begin:end])
+        inputs[n, :length], targets[n, :length] = inputs_TF[begin:end], targets_T[begin:end]
+    validates = np.array([begin >= first for begin, _ in parts], dtype=bool)
+    return {"inputs": inputs, "targets": targets, "validates": validates}
 
 
 class SimpleRNN(RecurrentPredictor):

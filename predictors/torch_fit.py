@@ -229,7 +229,7 @@ def fit_residual(
     linear: Array,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Fit the weights of :func:`residual_layer` to windows of :class:`Examples` under Huber loss.
+    """Fit the weights of :func:`residual_layer` under Huber loss.
 
     The output layer and the direct path start at zero, so that an untrained network leaves the linear forecast as it
     is.
@@ -262,9 +262,10 @@ def fit_gates(
     fitting: Fitting,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Fit the weights of :func:`gated_layer` to windows of :class:`GateExamples` under Huber loss, hiding covariates.
+    """Fit the weights of :func:`gated_layer` under Huber loss, hiding covariates.
 
-    A hidden covariate looks like one that was never sampled, so that the network learns to do without it.
+    References, units and targets are differences from the last log speed, in running scales. A hidden covariate looks
+    like one that was never sampled, so that the network learns to do without it.
     """
     generator = torch.Generator().manual_seed(training.seed)
     width, outputs = windows.width("inputs"), windows.width("references") + 2
@@ -315,9 +316,10 @@ def fit_recurrent(
     fitting: Fitting,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Fit a recurrent layer of torch and a linear output to windows of :class:`Sequences` under Huber loss.
+    """Fit a recurrent layer of torch and a linear output to sequences, ``[N, S, F]``, under Huber loss.
 
-    Every sequence starts from a zero state. The layer's weights are returned transposed, for numpy.
+    Every sequence starts from a zero state; a step without a target (NaN) only advances it. The layer's weights are
+    returned transposed, for numpy.
     """
     generator = torch.Generator().manual_seed(training.seed)
     # torch draws the layer's first weights from its global generator. They are replaced below, and fork_rng restores

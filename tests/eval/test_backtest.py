@@ -169,7 +169,7 @@ def test_overhead_of_groups_counted_one_by_one(workers, group):
     actual, forecast = rng.lognormal(0, 0.5, (12, workers)), rng.lognormal(0, 0.5, (12, workers))
     actual[rng.random(actual.shape) < 0.2] = np.nan
     forecast[rng.random(actual.shape) < 0.1] = np.nan
-    draw, groups = np.random.default_rng(5), []
+    draw, groups = np.random.default_rng(0), []
     while len(groups) < (8 if group < workers else 1):
         order = draw.permutation(workers) if group < workers else np.arange(workers)
         size = min(group, workers)
@@ -181,4 +181,4 @@ def test_overhead_of_groups_counted_one_by_one(workers, group):
             if there:
                 share = forecast[t, there] / forecast[t, there].sum()
                 each.append((share / actual[t, there]).max() * actual[t, there].sum() - 1)
-    assert barrier_overhead(forecast, actual, group=group, seed=5) == pytest.approx(np.mean(each))
+    assert barrier_overhead(forecast, actual, group=group) == pytest.approx(np.mean(each))
