@@ -110,6 +110,7 @@ def scored(model, trace, start):
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 1, 1), (2, 1, 2)], ids=str)
 @pytest.mark.parametrize("names", [(), ("cpu", "memory")], ids=["alone", "with covariates"])
+@pytest.mark.filterwarnings("ignore")  # of statsmodels, about its starting values
 @pytest.mark.slow
 def test_css_fit_as_good_as_likelihood(order, names):
     sm = pytest.importorskip("statsmodels.tsa.arima.model")
