@@ -229,11 +229,6 @@ class Race:
         reached = np.flatnonzero(means >= accuracy)
         return float(self.seconds[reached[0] + SMOOTHING_WINDOW - 1]) if len(reached) else float("inf")
 
-    @property
-    def final(self) -> float:
-        """Accuracy at the end: the mean of the last tenth of the evaluations, as a single one is noisy."""
-        return float(self.accuracy[-max(len(self.accuracy) // 10, 1) :].mean())
-
 
 def simulate_training(task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings) -> Race:
     """Train for real, in the order and at the times that the fleet's speeds dictate.
