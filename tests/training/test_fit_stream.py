@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace
-from paceline.predictors import ARIMA, EWMA, NARX, RLS, LastValue, Mixture, SimpleRNN, Training
+from paceline.predictors import ARIMA, EWMA, NARX, RLS, Calibrated, LastValue, Mixture, SimpleRNN, Training
 from paceline.training import Source, fit, save_model
 
 NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)
@@ -166,6 +166,8 @@ def test_a_start_of_another_kind_or_shape_is_refused():
         fit(EWMA(), [wavy(0)], start=narx)
     with pytest.raises(ValueError, match="it has lags=3, not 5"):
         fit(NARX(lags=5, hidden=4, training=QUICK), [wavy(0)], start=narx)
+    with pytest.raises(ValueError, match=r"it has predictor='ewma', not EWMA\(\)"):
+        fit(Calibrated(EWMA()), [wavy(0)], start=Calibrated("ewma"))
 
     class Own(EWMA):
         def fit(self, traces):
