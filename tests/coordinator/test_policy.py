@@ -2,20 +2,13 @@
 
 import numpy as np
 import pytest
+from test_load_balancer import FREE, Proportional
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.predictors import EWMA, Auto, BatchTime, Calibrated, Curves, LastValue, Report
 from paceline.solver import split
 
 FLEET = ("gpu0", "gpu1", "gpu2")
-FREE = {"warmup": 0, "change_cost": 0.0, "risk": 0.0}
-"""A policy without rules: the best split of every forecast is taken."""
-
-
-class Proportional(LastValue):
-    """Its forecasts are for times that are proportional to sizes, and not to be corrected for fixed parts."""
-
-    reads_sizes = True
 
 
 def run(speeds, iterations=1, **rules):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,7 +76,16 @@ def bisect(find: Callable[[float], Found | None], low: float, high: float, found
 def checked_fleet(speeds: ArrayLike | BatchTimeCurves, fixed: ArrayLike) -> Fleet:
     """Return the fleet of these speeds or curves; an error names a wrong argument."""
     if hasattr(speeds, "slope"):
-        return _fleet_of_curves(speeds, fixed)  # type: ignore[arg-type]  # narrowed by its attribute
+        curves = cast("BatchTimeCurves", speeds)
+        pace_W, floor_W, start_W = (
+            np.array(column, dtype=np.float64) for column in (curves.slope, curves.floor, curves.intercept)
+        )
+        require(np.isfinite(pace_W) & (pace_W > 0), pace_W, "curves.slope must be finite and above 0", "rank")
+        if np.isfinite(curves.limit).any():
+            raise ValueError(
+                "curves with a limit bound samples, not their cost: pass curves without limits, and cap= in tokens"
+            )
+        return Fleet(pace_W, _fixed_seconds(start_W + np.asarray(fixed, dtype=np.float64), len(pace_W)), floor_W)
     speed_W = np.array(speeds, dtype=np.float64)
     if speed_W.ndim != 1 or not len(speed_W):
         raise ValueError(f"speeds must hold one number for each rank, got the shape {speed_W.shape}")
@@ -84,18 +93,6 @@ def checked_fleet(speeds: ArrayLike | BatchTimeCurves, fixed: ArrayLike) -> Flee
         pace_W = 1.0 / speed_W
     require(np.isfinite(pace_W) & (pace_W > 0), speed_W, "speeds must be finite and above 0", "rank")
     return Fleet(pace_W, _fixed_seconds(fixed, len(speed_W)), np.zeros(len(speed_W)))
-
-
-def _fleet_of_curves(curves: BatchTimeCurves, fixed: ArrayLike) -> Fleet:
-    pace_W, floor_W, start_W = (
-        np.array(column, dtype=np.float64) for column in (curves.slope, curves.floor, curves.intercept)
-    )
-    require(np.isfinite(pace_W) & (pace_W > 0), pace_W, "curves.slope must be finite and above 0", "rank")
-    if np.isfinite(curves.limit).any():
-        raise ValueError(
-            "curves with a limit bound samples, not their cost: pass curves without limits, and cap= in tokens"
-        )
-    return Fleet(pace_W, _fixed_seconds(start_W + np.asarray(fixed, dtype=np.float64), len(pace_W)), floor_W)
 
 
 def _fixed_seconds(fixed: ArrayLike, ranks: int) -> Array:
@@ -137,8 +134,17 @@ def packed_bound(samples: Samples, fleet: Fleet) -> float:
     The largest of three bounds: all work at once (a fluid), the ``k`` longest samples on the ``k`` fastest ranks (as
     where samples may be interrupted: Horvath, Lam and Sethi 1977), and a sample for each of the slowest ranks.
     """
-    total = float(samples.costs.cumsum()[-1])
-    return max(level(fleet, total), _longest(samples, fleet), _max_useful(samples, fleet))
+    count = min(len(fleet), len(samples))
+    fastest_W = (1 / np.sort(fleet.pace))[:count].cumsum()
+    longest = float(fleet.fixed.min() + (samples.costs[:count].cumsum() / fastest_W).max())
+    bound = max(level(fleet, float(samples.costs.cumsum()[-1])), longest)
+    if not samples.lower:
+        return bound
+    # No rank may be empty: one of the k slowest has at least the k-th shortest sample.
+    shortest_W = samples.costs[::-1][: len(fleet)]
+    slowest_W = np.sort(fleet.pace)[::-1]
+    alone = float((fleet.fixed + shortest_W[0] * fleet.pace).max())
+    return max(bound, float((shortest_W * slowest_W).max() + fleet.fixed.min()), alone, float(fleet.floor.max()))
 
 
 def level(fleet: Fleet, work: float) -> float:
@@ -148,22 +154,6 @@ def level(fleet: Fleet, work: float) -> float:
     rate_W, weighted_W = speed_W.cumsum(), (speed_W * start_W).cumsum()
     begun = int(np.searchsorted(start_W * rate_W - weighted_W, work, side="right")) - 1
     return float((work + weighted_W[begun]) / rate_W[begun])
-
-
-def _longest(samples: Samples, fleet: Fleet) -> float:
-    count = min(len(fleet), len(samples))
-    fastest_W = (1 / np.sort(fleet.pace))[:count].cumsum()
-    return float(fleet.fixed.min() + (samples.costs[:count].cumsum() / fastest_W).max())
-
-
-def _max_useful(samples: Samples, fleet: Fleet) -> float:
-    """Return a bound where no rank may be empty: one of the ``k`` slowest has at least the ``k``-th shortest sample."""
-    if not samples.lower:
-        return 0.0
-    shortest_W = samples.costs[::-1][: len(fleet)]
-    slowest_W = np.sort(fleet.pace)[::-1]
-    alone = float((fleet.fixed + shortest_W[0] * fleet.pace).max())
-    return max(float((shortest_W * slowest_W).max() + fleet.fixed.min()), alone, float(fleet.floor.max()))
 
 
 def min_padded_cost(samples: Samples, price: float, groups: int | None = None) -> float:

@@ -33,6 +33,13 @@ class SampleBatch:
         return SampleBatch(self.rows[count:], self.epochs[count:])
 
 
+def _joined(batches: Sequence[SampleBatch]) -> SampleBatch:
+    none = np.empty(0, np.int64)
+    return SampleBatch(
+        np.concatenate([none, *(one.rows for one in batches)]), np.concatenate([none, *(one.epochs for one in batches)])
+    )
+
+
 class EpochSampler:
     """Shuffles the samples for each epoch and assigns them, returned ones first.
 
@@ -78,7 +85,6 @@ class EpochSampler:
         self.applied = 0
         self._returned: deque[SampleBatch] = deque()
         self._applied_by_epoch: dict[int, int] = {}
-        self._completed_epochs = 0
         self._shuffle(0)
 
     def draw(self, count: int, min_batch: int = 1) -> SampleBatch:
@@ -105,13 +111,7 @@ class EpochSampler:
                     self._shuffle(self._epoch + 1)
             draws.append(assigned)
             count -= len(assigned)
-        if len(draws) == 1:
-            return draws[0]
-        none = np.empty(0, np.int64)
-        return SampleBatch(
-            np.concatenate([none, *(assigned.rows for assigned in draws)]),
-            np.concatenate([none, *(assigned.epochs for assigned in draws)]),
-        )
+        return draws[0] if len(draws) == 1 else _joined(draws)
 
     def give_back(self, assigned: SampleBatch) -> None:
         """Take back samples that were assigned and not applied."""
@@ -143,21 +143,20 @@ class EpochSampler:
     @property
     def epoch(self) -> int:
         """Number of epochs, from the first on, that have been applied completely."""
-        epoch = self._completed_epochs
-        while self._applied_by_epoch.get(epoch, 0) == self.samples:
+        epoch = 0
+        while self._applied_by_epoch.get(epoch) == self.samples:
             epoch += 1
-        self._completed_epochs = epoch
         return epoch
 
     def state_dict(self, held: Sequence[SampleBatch] = ()) -> dict[str, NDArray[Any]]:
         """Return the state; samples in ``held``, which workers hold, are drawn again when it is resumed."""
         back = [*self._returned, *held]
-        none = np.empty(0, np.int64)
+        returned = _joined(back)
         return {
             "size": np.array([self.samples, self.seed, -1 if self.epochs is None else self.epochs]),
             "place": np.array([self._epoch, self._place, self.applied]),
-            "returned_rows": np.concatenate([none, *(assigned.rows for assigned in back)]),
-            "returned_epochs": np.concatenate([none, *(assigned.epochs for assigned in back)]),
+            "returned_rows": returned.rows,
+            "returned_epochs": returned.epochs,
             "applied_epochs": np.array(list(self._applied_by_epoch), dtype=np.int64),
             "applied_counts": np.array(list(self._applied_by_epoch.values()), dtype=np.int64),
         }
@@ -178,7 +177,6 @@ class EpochSampler:
         self.give_back(SampleBatch(state["returned_rows"].copy(), state["returned_epochs"].copy()))
         counts = zip(state["applied_epochs"], state["applied_counts"], strict=True)
         self._applied_by_epoch = {int(epoch): int(count) for epoch, count in counts}
-        self._completed_epochs = 0
 
     def validate_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Raise a ValueError if the state has other samples, another seed or more epochs than this sampler."""

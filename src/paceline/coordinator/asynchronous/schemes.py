@@ -32,7 +32,6 @@ from paceline.coordinator.asynchronous.rules import (
 )
 
 UPDATE_ON_EACH_PUSH, NO_WAITING, FULL_BATCHES = Gathering(), Gate(), Sizing()
-"""Every push is an update, no worker waits, and all take full batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +47,11 @@ class Scheme:
     compensation
         Correction of stale gradients, if any.
     gathering
-        How many pushes make an update.
+        How many pushes make an update; by default every push is one.
     gate
-        Rule for whether a worker waits before its next step.
+        Rule for whether a worker waits before its next step; by default nobody does.
     sizing
-        How many samples each worker takes.
+        How many samples each worker takes; by default all take full batches.
     bound
         Versions; a push that is staler is dropped and its samples go back. ``None`` is no bound.
     refresh
@@ -118,14 +117,6 @@ def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Sc
     )
 
 
-def _three_quarters(workers: int) -> int:
-    return max(3 * workers // 4, 1)
-
-
-def _half(workers: int) -> int:
-    return max(workers // 2, 1)
-
-
 SCHEMES: dict[str, Callable[[int], Scheme]] = {
     "saps": saps,
     # Stragglers shrink by the staleness that they have shown.
@@ -158,19 +149,21 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
     "dc-asgd-a": lambda workers: Scheme(name="DC-ASGD-a", compensation=AdaptiveCompensation(2.0, 0.95)),
     # K-sync SGD: the mean of the first K of a version, the rest is canceled (Dutta et al., AISTATS 2018).
     "k-sync": lambda workers: Scheme(
-        name="K-sync", gathering=MeanGathering(_three_quarters(workers)), gate=FreshVersionGate(), bound=0, refresh=True
+        name="K-sync", gathering=MeanGathering(max(3 * workers // 4, 1)), gate=FreshVersionGate(), bound=0, refresh=True
     ),
     # BSP with backup workers: the first K of a version count, late ones are dropped (Chen et al., 2016).
     "backup": lambda workers: Scheme(
-        name="backup workers", gathering=MeanGathering(_three_quarters(workers)), gate=FreshVersionGate(), bound=0
+        name="backup workers", gathering=MeanGathering(max(3 * workers // 4, 1)), gate=FreshVersionGate(), bound=0
     ),
     # K-async SGD: a mean of K different workers, nothing is canceled (Dutta et al., AISTATS 2018).
-    "k-async": lambda workers: Scheme(name="K-async", gathering=MeanGathering(_half(workers)), gate=FreshVersionGate()),
+    "k-async": lambda workers: Scheme(
+        name="K-async", gathering=MeanGathering(max(workers // 2, 1)), gate=FreshVersionGate()
+    ),
     # K-batch-async SGD: a mean of K pushes of any workers, no worker waits (Dutta et al., AISTATS 2018).
-    "k-batch-async": lambda workers: Scheme(name="K-batch-async", gathering=MeanGathering(_half(workers))),
+    "k-batch-async": lambda workers: Scheme(name="K-batch-async", gathering=MeanGathering(max(workers // 2, 1))),
     # FedBuff: a mean of K pushes, each scaled by (1 + tau) ** -0.5 (Nguyen et al., AISTATS 2022).
     "fed-buff": lambda workers: Scheme(
-        name="FedBuff", gathering=MeanGathering(_half(workers)), damping=PolynomialDamping(0.5)
+        name="FedBuff", gathering=MeanGathering(max(workers // 2, 1)), damping=PolynomialDamping(0.5)
     ),
 }
 """Every scheme by its name, with the number of workers for its argument."""

@@ -15,17 +15,6 @@ from paceline.coordinator.asynchronous.rules import Sizing, SizingInputs
 from paceline.coordinator.asynchronous.workers import Workers
 from paceline.predictors import Predictor, Report
 
-STRAGGLER_SPREADS, MIN_STRAGGLER_EXCESS = 3.0, 0.5
-"""A straggler is staler than the median by this many spreads, and by this share of the median.
-
-Three are the usual limit for outliers. The share is ours: it keeps a fleet whose staleness hardly spreads from calling
-its last member a straggler.
-"""
-
-
-TARGET_COVERAGE, MARGIN_STEP = 0.9, 0.05
-"""Share of pushes for which the upper limit is to hold, and its move after each push, as a share of the forecast."""
-
 
 def expected_staleness(seconds: Array) -> Array:
     """Return how many pushes of others come while each worker is at a step, ``[W]``.
@@ -58,7 +47,9 @@ def straggler_bound(staleness: Array) -> float:
     fresher = known[known <= median]
     # A normal distribution's standard deviation, over its median absolute deviation.
     spread = 1.4826 * float(np.median(np.abs(fresher - np.median(fresher))))
-    return median + max(STRAGGLER_SPREADS * spread, MIN_STRAGGLER_EXCESS * median, 1.0)
+    # Three spreads are the usual limit for outliers. Half of the median is ours: it keeps a fleet whose staleness
+    # hardly spreads from calling its last member a straggler.
+    return median + max(3.0 * spread, 0.5 * median, 1.0)
 
 
 @dataclass
@@ -101,7 +92,8 @@ class Calibration:
         self.forecast += share * (forecast - self.forecast)
         self.actual += share * (actual - self.actual)
         self.covered += share * (within - self.covered)
-        self.margin = max(self.margin + MARGIN_STEP * (TARGET_COVERAGE - within), 0.0)
+        # The limit is to hold for nine of ten pushes.
+        self.margin = max(self.margin + 0.05 * (0.9 - within), 0.0)
 
     def upper_limit(self, forecast: float) -> float:
         """Return the staleness that nine of ten pushes with this forecast do not exceed."""

@@ -6,7 +6,6 @@ import copy
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -77,20 +76,6 @@ def prior_log_speed(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float
 # Speed in samples/s before any report: only ratios count.
 FORECAST_PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
 """The two predictors by name, with the column that counts their reports and the forecast before any."""
-
-
-@dataclass(frozen=True, eq=False)
-class ClientForecast:
-    """Forecast of one quantity for the clients of a round, ``[W]``."""
-
-    speed: Array
-    """In samples/s, or models/s."""
-    spread: Array
-    """Relative deviation; infinite where nothing is known."""
-    source: Sizes
-    """Basis of the forecast, as `ForecastSource`."""
-    curves: Curves
-    """Seconds for a number of samples, or of models."""
 
 
 class Clients:
@@ -190,9 +175,12 @@ class Clients:
         self.columns[FORECAST_PARTS[part][0]][rows] += np.isfinite(report.speed[rows])
         self._forecasts.pop(part, None)
 
-    def forecast_for(self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf) -> ClientForecast:
-        """Return the forecast for these rows, -1 for a client that is not known; its device type may be.
+    def forecast_for(
+        self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf
+    ) -> tuple[Forecast, Sizes]:
+        """Return the forecast for these rows, -1 for a client that is not known, and its `ForecastSource`, ``[W]``.
 
+        It is in samples/s, or models/s.
         ``ceiling_W`` is the most that is forecast of those that did not answer in time. What was learned of them stays
         as it is, for they may as well have been switched off.
         """
@@ -212,7 +200,7 @@ class Clients:
         if free_W.any():
             for name in ("floor", "slope", "intercept", "limit"):
                 getattr(curves, name)[free_W] = getattr(forecast.curves, name)[rows[free_W]]
-        return ClientForecast(speed_W, spread_W, source_W, curves)
+        return Forecast(speed_W, spread_W, batch_time=curves), source_W
 
     def mean_forecast(self, part: str) -> float:
         """Return the geometric mean of the forecasts of all clients that ever reported; NaN if none did."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from paceline.coordinator.federated.rounds import (
     RoundBounds,
     RoundPlan,
     RoundReport,
-    SizeLimits,
     choose_sizes,
 )
 from paceline.predictors import Curves, LocalLevel, Predictor
@@ -228,8 +226,10 @@ class FederatedBalancer:
             )
         rows = self._clients.rows(names)
         device_W = self._clients.column_values("device", rows).astype(np.int64)
-        speed = self._clients.forecast_for("speed", rows, device_W, self._clients.column_values("ceiling", rows))
-        comm_W = self._clients.forecast_for("comm", rows, device_W).curves.busy_seconds(np.ones(len(rows)))
+        ceiling_W = self._clients.column_values("ceiling", rows)
+        speed, source_W = self._clients.forecast_for("speed", rows, device_W, ceiling_W)
+        comm, _ = self._clients.forecast_for("comm", rows, device_W)
+        comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
         batch_fits = BatchTimeFits(self._clients, self.try_again)
         flat_W = batch_fits.seconds(rows)
         is_flat_W = np.isfinite(flat_W)
@@ -247,15 +247,19 @@ class FederatedBalancer:
             fixed_size=batch_fits.sizes(rows, self.batch, self.min_batch),
             fixed_reason=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
-        limits = SizeLimits(
-            self.batch, self.min_batch, math.floor(self.largest_multiple * self.batch), self.risk, self.deadline
-        )
-        if np.any(speed.source == ForecastSource.NOTHING):
+        batch, deadline = self.batch, self.deadline
+        if np.any(source_W == ForecastSource.NOTHING):
             # Before any report no forecast is in seconds: the deadline is left out. All that is known is whether
             # anybody replied at all: as long as nobody does, the batch is halved.
-            batch = max(self.batch >> self._unanswered_rounds, self.min_batch)
-            limits = replace(limits, batch=batch, deadline=None)
-        size_W, reason_W, upper_W, caution_W = choose_sizes(now, limits)
+            batch, deadline = max(self.batch >> self._unanswered_rounds, self.min_batch), None
+        size_W, reason_W, upper_W, caution_W = choose_sizes(
+            now,
+            batch=batch,
+            min_batch=self.min_batch,
+            largest=math.floor(self.largest_multiple * self.batch),
+            risk=self.risk,
+            deadline=deadline,
+        )
         busy_W = np.where(is_flat_W, flat_W, curves.busy_seconds(np.maximum(size_W, 1)))
         seconds_W = np.where(size_W > 0, busy_W + comm_W, 0.0)
         return RoundPlan(
@@ -265,7 +269,7 @@ class FederatedBalancer:
             speed=np.maximum(size_W, 1) * self.local_steps / busy_W,
             spread=speed.spread,
             comm_seconds=comm_W,
-            source=speed.source,
+            source=source_W,
             seconds=seconds_W,
             caution=caution_W,
             upper=upper_W,
@@ -273,9 +277,9 @@ class FederatedBalancer:
             silent=self._clients.column_values("silent", rows).astype(np.int64),
             rejected=self._clients.column_values("rejected", rows).astype(np.int64),
             deadline=self.deadline,
-            is_reduced=limits.batch < self.batch,
+            is_reduced=batch < self.batch,
             round_index=self.rounds,
-            summary=summarize_round(names, size_W, seconds_W, speed.source, reason_W),
+            summary=summarize_round(names, size_W, seconds_W, source_W, reason_W),
         )
 
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:

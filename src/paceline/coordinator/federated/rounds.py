@@ -363,32 +363,31 @@ class RoundBounds:
     """Why it is not balanced, as `Reason`."""
 
 
-@dataclass(frozen=True)
-class SizeLimits:
-    """Limits of the batch sizes that hold for all clients; see `FederatedBalancer`."""
-
-    batch: int
-    min_batch: int
-    largest: int
-    risk: float
-    deadline: float | None
-
-
-def choose_sizes(now: RoundBounds, limits: SizeLimits) -> tuple[Sizes, Sizes, Array, Array]:
-    """Return size, reason, upper bound and caution of each client, ``[W]``.
+def choose_sizes(
+    now: RoundBounds, *, batch: int, min_batch: int, largest: int, risk: float, deadline: float | None
+) -> tuple[Sizes, Sizes, Array, Array]:
+    """Return size, reason, upper bound and caution of each client, ``[W]``, within limits as of `FederatedBalancer`.
 
     The sizes of those that are asked and balanced sum to ``batch`` for each of them, or to what their bounds allow if
     that is less, and are the ones with which the last ends earliest: the exact solver, with communication as a time
     besides.
     """
-    upper_W, limit_reason_W = _upper_bounds(now, limits)
-    minimum_W = np.minimum(limits.min_batch, upper_W)
+    bounds = np.stack(
+        [
+            np.full(len(now.comm), float(largest)),
+            np.where(np.isnan(now.data), np.inf, np.floor(now.data)),
+            np.floor(np.minimum(now.memory, now.curves.limit)),
+        ]
+    )
+    limit_reason_W = np.array([Reason.LARGEST, Reason.DATA, Reason.MEMORY])[np.argmin(bounds, axis=0)]
+    upper_W = np.maximum(bounds.min(axis=0), 0.0)
+    minimum_W = np.minimum(min_batch, upper_W)
     upper_W = np.fmin(upper_W, now.fixed_size)
     lower_W = np.fmin(np.fmax(minimum_W, now.fixed_size), upper_W)
     reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
-    if limits.deadline is not None:
+    if deadline is not None:
         margin_W = np.exp(np.minimum(now.spread, MAX_SPREAD))
-        left_W = (limits.deadline - now.comm) / margin_W
+        left_W = (deadline - now.comm) / margin_W
         most_W = np.floor((left_W - now.curves.intercept) / now.curves.slope)
         in_time_W = np.where(now.curves.floor <= left_W, most_W, -1.0)
         misses_W = (in_time_W < minimum_W) & (upper_W >= 1)
@@ -400,8 +399,8 @@ def choose_sizes(now: RoundBounds, limits: SizeLimits) -> tuple[Sizes, Sizes, Ar
     planned_W = (reason_W != Reason.NO_ROOM) & (reason_W != Reason.LEFT_OUT)
     size_W = np.zeros(len(upper_W), dtype=np.int64)
     caution_W = np.ones(len(upper_W))
-    caution_W[planned_W] = choose_caution(1.0 / now.curves.slope[planned_W], now.spread[planned_W], limits.risk)
-    size_W[planned_W] = _split_planned(now, planned_W, lower_W, upper_W, caution_W, limits.batch)
+    caution_W[planned_W] = choose_caution(1.0 / now.curves.slope[planned_W], now.spread[planned_W], risk)
+    size_W[planned_W] = _split_planned(now, planned_W, lower_W, upper_W, caution_W, batch)
     reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(now.fixed_size), now.fixed_reason, reason_W)
     balanced_W = reason_W == Reason.BALANCED
     reason_W = np.where(balanced_W & (size_W >= upper_W), limit_reason_W, reason_W)
@@ -444,19 +443,6 @@ def choose_caution(speed_W: Array, spread_W: Array, risk: float) -> Array:
     end_Z = time_U[-1] - ended_ZU.sum(axis=1) * (time_U[1] - time_U[0])
     cost_Z = end_Z - np.log(np.exp(-QUANTILES_Z[:, None] * spread_G) @ counted_G)
     return np.asarray(np.exp(risk * QUANTILES_Z[int(np.argmin(cost_Z))] * excess_W))
-
-
-def _upper_bounds(now: RoundBounds, limits: SizeLimits) -> tuple[Array, Sizes]:
-    """Return the most samples of each client, and which bound that is, ``[W]``."""
-    bounds = np.stack(
-        [
-            np.full(len(now.comm), float(limits.largest)),
-            np.where(np.isnan(now.data), np.inf, np.floor(now.data)),
-            np.floor(np.minimum(now.memory, now.curves.limit)),
-        ]
-    )
-    held_by = np.array([Reason.LARGEST, Reason.DATA, Reason.MEMORY])[np.argmin(bounds, axis=0)]
-    return np.maximum(bounds.min(axis=0), 0.0), held_by
 
 
 def _split_planned(
