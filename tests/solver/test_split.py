@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from paceline.predictors import Curves
@@ -186,9 +186,13 @@ def test_faster_worker_never_gets_less(problem: Problem, cap: int) -> None:
     assert (np.abs(more[equal]) <= problem.bounds["batch_multiple"]).all()
 
 
+LEVEL = Curves(floor=[0.0, 1.0], slope=[0.0, 0.0], intercept=[0.0, 0.0], limit=[np.inf, 3.0])
+
+
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(problems(workers=5, multiples=30))
+@example(Problem(LEVEL, 6, {"lower": [0, 0], "upper": [5, np.inf], "batch_multiple": 1, "comm": [0.0, 0.0]}))
 def test_status_is_true(problem: Problem) -> None:
     plan, batch_multiple, count = solved(problem), problem.bounds["batch_multiple"], len(problem.curves.slope)
     unbound = replace(problem.curves, limit=np.full(count, np.inf))
@@ -197,13 +201,15 @@ def test_status_is_true(problem: Problem) -> None:
     with_one_more = np.array([problem.seconds(i, int(x) + batch_multiple) for i, x in enumerate(plan.sizes)])
     has_room = np.array([int(x) + batch_multiple in problem.allowed(i) for i, x in enumerate(plan.sizes)])
     at_lower = np.array([int(x) == problem.allowed(i)[0] for i, x in enumerate(plan.sizes)])
+    fewer = [(i, int(x) - batch_multiple) for i, x in enumerate(plan.sizes)]
+    level = [x > 0 and x in problem.allowed(i) and problem.seconds(i, x) >= plan.makespan for i, x in fewer]
     sooner, is_last = with_one_more < plan.makespan, plan.seconds == plan.makespan
     truth = {
         Status.BALANCED: min(higher.makespan, lower.makespan) == plan.makespan,
         Status.HELD_BY_UPPER: (sooner & ~has_room).any(),
         Status.HELD_BY_LOWER: at_lower[is_last].all() and (sooner & has_room).any(),
         Status.IDLE: ((plan.sizes == 0) & has_room).any(),
-        Status.FLAT: (with_one_more <= plan.makespan)[is_last & has_room].any(),
+        Status.FLAT: ((with_one_more <= plan.makespan) & has_room | level)[is_last].any(),
     }
     assert truth[plan.status]
     if (with_one_more > plan.makespan).all() and (plan.sizes > 0).all():

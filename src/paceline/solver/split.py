@@ -238,7 +238,8 @@ def _status(load: Load, sizes: Array) -> Status:
             return Status.HELD_BY_UPPER
     if ((sizes == 0) & room).any():
         return Status.IDLE
-    if (last & room & (with_one_more <= makespan)).any():
+    level = last & (sizes > np.maximum(load.lower, 1)) & (load.seconds(sizes - 1) >= makespan)
+    if level.any() or (last & room & (with_one_more <= makespan)).any():
         return Status.FLAT
     return Status.BALANCED
 
