@@ -18,9 +18,9 @@ help:  ## Say what each target does.
 demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, then balance a real training here, and write a report.
 	@$(BIN)/paceline demo
 
-# Three files at a time, on two cores: tests that start processes wait for them.
-test: .venv/installed  ## Everything that must pass: three files at a time, then those that need the machine alone.
-	@$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not alone and not soak"
+# Four files at a time, on two cores: tests that start processes wait for them.
+test: .venv/installed  ## Everything that must pass: four files at a time, then those that need the machine alone.
+	@$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m "not alone and not soak"
 	@$(PYTEST) -m "alone and not soak" $(ALONE)
 
 # A tenth of the examples that Hypothesis draws. What takes over a second all the same is shown, to be marked slow.

@@ -121,7 +121,7 @@ def tune(
 
     source = traces if isinstance(traces, Source) else Source(traces)
     fixed = set(re.findall(r"(\w+)=", name))
-    mine = named(name).get_params()
+    mine = named(name).get_params(deep=False)
     inside = ["learning_rate", "weight_decay"] if "training" in mine else []
     known = [argument for argument in (*mine, *inside) if argument in (*INTEGER_RANGES, *REAL_RANGES)]
     tried = [argument for argument in dict.fromkeys(known) if argument not in fixed]
@@ -166,7 +166,7 @@ def _with_arguments(
     predictor: FleetPredictor, arguments: Mapping[str, Any], training: Training | None
 ) -> FleetPredictor:
     """Return a new predictor of the same kind with these arguments."""
-    mine = predictor.get_params()
+    mine = predictor.get_params(deep=False)
     selected = {name: value for name, value in arguments.items() if name in mine}
     if "training" in mine:
         inside = {name: value for name, value in arguments.items() if name not in mine}

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.arima_fit import Coefficients, corrected_aic, fit_css, fit_css_groups
+from paceline._runtime import map_calls
+from paceline.predictors.arima_fit import Coefficients, corrected_aic, fit_css, fit_css_groups, fit_likelihood
 from paceline.predictors.averages import speed_from_log
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor, require_int, validated_covariate_names
@@ -120,16 +121,18 @@ class ARIMA(FleetPredictor):
         speeds so far.
     covariates
         Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    method
+        ``"css"``, the conditional sum of squares, or ``"likelihood"``, statsmodels' maximum likelihood on the worker's
+        longest trace. The common coefficients always come from css.
     log_speed
         Whether it models the log speed, so that forecasts are positive and noise is relative. With plain speed its
         forecasts equal those of statsmodels.
 
     Notes
     -----
-    The model is that of statsmodels' ``ARIMA(exog=...)``, fitted by the conditional sum of squares. The state space is
-    that of A. C. Harvey, *Forecasting, structural time series models and the Kalman filter*, 1989; the fit's start is
-    that of E. J. Hannan and J. Rissanen, "Recursive estimation of mixed autoregressive-moving average order",
-    Biometrika 69, 1982.
+    The model is that of statsmodels' ``ARIMA(exog=...)``. The state space is that of A. C. Harvey, *Forecasting,
+    structural time series models and the Kalman filter*, 1989; the fit's start is that of E. J. Hannan and
+    J. Rissanen, "Recursive estimation of mixed autoregressive-moving average order", Biometrika 69, 1982.
 
     Examples
     --------
@@ -152,13 +155,17 @@ class ARIMA(FleetPredictor):
         self,
         order: Sequence[int] | None = None,
         covariates: Sequence[str] | None = None,
+        method: str = "css",
         log_speed: bool = True,
     ) -> None:
         if order is not None:
             order = _validate_order(order)
+        if method not in {"css", "likelihood"}:
+            raise ValueError(f"method must be 'css' or 'likelihood', got {method!r}")
         super().__init__()
         self.order = order
         self.covariates = None if covariates is None else validated_covariate_names(covariates)
+        self.method = method
         self.log_speed = log_speed
         # until fitted, a local level that forecasts like an EWMA of weight 0.3: order (0, 1, 1)
         self.order_ = (0, 1, 1)
@@ -296,9 +303,14 @@ class ARIMA(FleetPredictor):
         count = covariates_TND.shape[2]
         if not self.order_[1]:
             covariates_TND = np.concatenate([covariates_TND, np.ones((*value_TN.shape, 1))], axis=2)
-        places = [n for columns in owned.values() for n in columns]
-        group_N = np.repeat(np.arange(len(owned)), [len(columns) for columns in owned.values()])
-        fits, _ = fit_css_groups(value_TN[:, places], covariates_TND[:, places], self.order_, group_N)
+        if self.method == "likelihood":
+            longest = [max(columns, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for columns in owned.values()]
+            series = [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in longest]
+            fits = map_calls(fit_likelihood, series)
+        else:
+            places = [n for columns in owned.values() for n in columns]
+            group_N = np.repeat(np.arange(len(owned)), [len(columns) for columns in owned.values()])
+            fits, _ = fit_css_groups(value_TN[:, places], covariates_TND[:, places], self.order_, group_N)
         for name, fit in zip(owned, fits, strict=True):
             self.coefficients_[name] = Coefficients(fit.covariates[:count], fit.ar, fit.ma)
             self.constants_[name] = float(fit.covariates[count:].sum())

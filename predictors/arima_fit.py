@@ -1,4 +1,4 @@
-"""Fitting ARIMA with covariates: conditional sum of squares by Gauss-Newton.
+"""Fitting ARIMA with covariates: conditional sum of squares by Gauss-Newton, or statsmodels' likelihood.
 
 Several series may share one set of coefficients, and any number of sets is fitted at once, such as one per worker.
 Axes: T iterations, N series, G groups, D covariates (and a constant), K coefficients, P and Q lags, S starts.
@@ -6,6 +6,8 @@ Axes: T iterations, N series, G groups, D covariates (and a constant), K coeffic
 
 from __future__ import annotations
 
+import logging
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline._require import require
 
 Order = tuple[int, int, int]
 
@@ -24,6 +27,8 @@ LONG_AR_LAGS = 8
 
 Every fit leaves out this many iterations at the start, so that fits of different orders compare on the same values.
 """
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +212,21 @@ def corrected_aic(loss: float, values: int, coefficients: int) -> float:
     k = coefficients + 1
     # A constant series has a loss of zero, whose logarithm would be -inf.
     return values * float(np.log(max(loss, 1e-300))) + 2.0 * k + 2.0 * k * (k + 1) / max(values - k - 1, 1)
+
+
+def fit_likelihood(value_T: Array, covariates_TD: Array, order: Order) -> Coefficients:
+    """Return statsmodels' maximum likelihood fit; a column of ones among the covariates stands for the constant."""
+    require("statsmodels", needed_by='ARIMA(method="likelihood")', extra="arima")
+    from statsmodels.tsa.arima import model as reference
+
+    exog = covariates_TD if covariates_TD.shape[1] else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the only one that matters, non-convergence, is read from the result
+        result = reference.ARIMA(value_T, exog=exog, order=order, trend="n").fit()
+    if not result.mle_retvals["converged"]:
+        logger.warning("the likelihood of ARIMA%s did not converge; the last coefficients are used", order)
+    covariates, ar, ma = np.split(np.asarray(result.params)[:-1], np.cumsum([covariates_TD.shape[1], order[0]]))
+    return Coefficients(covariates, ar, ma)
 
 
 # -- what the fits are made of -----------------------------------------------------------------------------------

@@ -21,6 +21,52 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
+class Params:
+    """Base class of objects whose attributes are the arguments of their constructor.
+
+    >>> from paceline.predictors import EWMA, Calibrated
+    >>> EWMA().set_params(smoothing=0.5)
+    EWMA(smoothing=0.5)
+    >>> Calibrated(EWMA(0.1)).get_params()
+    {'predictor': EWMA(smoothing=0.1), 'predictor__smoothing': 0.1}
+    """
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's arguments by name; ``deep`` adds those of predictors inside as ``inner__name``."""
+        params = {name: getattr(self, name) for name in signature(type(self)).parameters}
+        if deep:
+            for name, inner in list(params.items()):
+                if isinstance(inner, Params):
+                    params |= {f"{name}__{key}": value for key, value in inner.get_params().items()}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments of the constructor and start again without state: all that was learned is dropped."""
+        if not params:
+            return self
+        mine = self.get_params(deep=False)
+        inner: dict[str, dict[str, Any]] = {}
+        for name, value in params.items():
+            outer, _, rest = name.partition("__")
+            if outer not in mine or (rest and not isinstance(mine[outer], Params)):
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {list(mine)}")
+            if rest:
+                inner.setdefault(outer, {})[rest] = value
+            else:
+                mine[outer] = value
+        for outer, values in inner.items():
+            mine[outer] = type(mine[outer])(**mine[outer].get_params(deep=False)).set_params(**values)
+        fresh = type(self)(**mine)
+        self.__dict__ = vars(fresh)
+        return self
+
+    def __repr__(self) -> str:
+        """Return the class and the arguments that differ from their defaults."""
+        params = signature(type(self)).parameters
+        changed = [f"{n}={v!r}" for n, v in self.get_params(deep=False).items() if repr(v) != repr(params[n].default)]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+
 def require_int(name: str, value: object, minimum: int, maximum: int = 10_000) -> int:
     """Return a whole number within its range."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not minimum <= value <= maximum:
@@ -41,7 +87,7 @@ MAX_UNCONFIRMED_RISE = float(np.log(100.0))
 """A log speed that is so far above the forecast is accepted only if the next report says the same."""
 
 
-class FleetPredictor:
+class FleetPredictor(Params):
     """Base class of predictors whose state is one row of arrays per worker.
 
     Override :meth:`initial_state`, :meth:`update` and :meth:`forecast_speed`. State that all workers share is returned
@@ -111,16 +157,6 @@ class FleetPredictor:
             place = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
             raise RuntimeError(f"{kind.__qualname__}.__init__{place} must call super().__init__()")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def get_params(self) -> dict[str, Any]:
-        """Return the constructor's arguments by name, which are its attributes too."""
-        return {name: getattr(self, name) for name in signature(type(self)).parameters}
-
-    def __repr__(self) -> str:
-        """Return the class and the arguments that differ from their defaults."""
-        params = signature(type(self)).parameters
-        changed = [f"{n}={v!r}" for n, v in self.get_params().items() if repr(v) != repr(params[n].default)]
-        return f"{type(self).__name__}({', '.join(changed)})"
 
     # -- what a predictor overrides ----------------------------------------------------------------------------------
 

@@ -27,6 +27,13 @@ CALLS = {
     "sklearn": [
         ("lab", "from paceline.lab import *; experiment(Setting())"),
     ],
+    "statsmodels": [
+        (
+            "arima",
+            "from paceline.predictors import ARIMA; from paceline.datasets import recorded; "
+            "ARIMA(method='likelihood').fit(recorded.load_split('fit')[:1])",
+        )
+    ],
     "matplotlib": [
         (
             "plot",

@@ -214,7 +214,7 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
         raise ValueError(f"start needs predictors that inherit from FleetPredictor, got {type(fitted).__name__}")
     if type(fitted) is not type(start):
         raise ValueError(f"start must be a {type(fitted).__name__} as the predictor is, got a {type(start).__name__}")
-    mine, theirs = fitted.get_params(), start.get_params()
+    mine, theirs = fitted.get_params(deep=False), start.get_params(deep=False)
     # Training options may change from day to day; what shapes the weights may not.
     other = [name for name in mine if name not in ("training", "pretrained") and repr(mine[name]) != repr(theirs[name])]
     if other:

@@ -54,7 +54,8 @@ def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = 
         "format_version": FORMAT_VERSION,
         "kind": type(predictor).__name__,
         "configuration": {
-            n: asdict(value) if isinstance(value, Training) else value for n, value in predictor.get_params().items()
+            n: asdict(value) if isinstance(value, Training) else value
+            for n, value in predictor.get_params(deep=False).items()
         },
         "fitted_on": fitted_on,
         "text": {name: value.tolist() for name, value in learned.items() if value.dtype.kind == "U"},

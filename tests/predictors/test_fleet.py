@@ -133,6 +133,20 @@ def served(model=None):
     return model
 
 
+def test_arguments_are_read_set_and_cloned_as_in_scikit_learn():
+    base = pytest.importorskip("sklearn.base")
+    model = Calibrated(EWMA(smoothing=0.1))
+    model.reset(["a"])
+    copied = base.clone(model)
+    assert repr(copied) == repr(model)
+    assert copied.workers == ()
+    copied.set_params(predictor__smoothing=0.5)
+    assert copied.get_params()["predictor__smoothing"] == 0.5
+    assert model.get_params()["predictor__smoothing"] == 0.1
+    with pytest.raises(ValueError, match="EWMA has no parameter 'span'"):
+        EWMA().set_params(span=3)
+
+
 @pytest.mark.parametrize(
     ("asks", "sentence"),
     [

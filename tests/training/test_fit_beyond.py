@@ -10,7 +10,7 @@ from fit_cases import folder_of, learned, networks, wavy
 from ranks import run_script
 
 from paceline.eval import leaderboard
-from paceline.predictors import EWMA, RLS
+from paceline.predictors import ARIMA, EWMA, RLS
 from paceline.training import fit, load_model
 
 TORCHRUN_JOB = """
@@ -50,10 +50,12 @@ def test_fitting_together_without_torchrun_is_refused(monkeypatch):
 
 
 def results():
-    """Return what joblib spreads: a leaderboard, without its times."""
+    """Return what joblib spreads: a fit worker by worker, and a leaderboard without its times."""
     traces = [wavy(seed, iterations=60) for seed in range(3)]
-    board = leaderboard({"ewma": EWMA(), "rls": RLS(covariates=())}, traces, warmup=10)
-    return board.workers.to_json(double_precision=15), board.jobs.drop(columns="microseconds").to_json()
+    arima = fit(ARIMA(order=(1, 0, 0), method="likelihood", covariates=()), traces)
+    board = leaderboard({"ewma": EWMA(), "rls": RLS(covariates=()), "arima": arima}, traces, warmup=10)
+    frames = board.workers.to_json(double_precision=15), board.jobs.drop(columns="microseconds").to_json()
+    return learned(arima), frames
 
 
 @contextmanager

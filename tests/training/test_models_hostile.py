@@ -190,7 +190,7 @@ plain = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-ARGUMENTS = sorted({name for kind in KINDS for name in kind().get_params()})
+ARGUMENTS = sorted({name for kind in KINDS for name in kind().get_params(deep=False)})
 
 
 @settings(max_examples=150)
