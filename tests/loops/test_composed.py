@@ -32,11 +32,6 @@ def require_none_silent(loops, least):
 
 
 @pytest.mark.checkout
-@pytest.mark.timeout(600)
-def test_no_loop_of_a_dozen_is_silently_different(tmp_path):
-    require_none_silent(found(tmp_path, 2, 12, seed=0), least=0.4)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("ranks", "loops"), [(2, 300), (4, 60)])
