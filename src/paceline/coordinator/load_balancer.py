@@ -389,11 +389,8 @@ class LoadBalancer:
         cost, regret = self.policy.change_cost, self._regret
         in_use = evaluate(now.comparison_curves, self._sizes) if now.is_hedged else current
         makespan = in_use.makespan
-        # Rarely, because it takes time.
-        if (
-            self._iterations % 16 < self._since_last_plan
-            and (nearer := self._find_less_extreme(now, in_use)) is not None
-        ):
+        checks_extremes = self._iterations % 16 < self._since_last_plan  # rarely, because it takes time
+        if checks_extremes and (nearer := self._find_less_extreme(now, in_use)) is not None:
             return (
                 now.with_forecast_times(nearer),
                 0.0,

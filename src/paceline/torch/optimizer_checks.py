@@ -80,9 +80,10 @@ class OptimizerChecks:
                 "Those that are taken by torch.autograd.grad have no weights, and samples count more on a rank "
                 "with few of them: call loss.backward() in place of torch.autograd.grad(loss, parameters)"
             )
-        if optimizer not in self._seen:  # at its first step, as it takes long: later steps are timed
+        if self.uneven and optimizer not in self._seen:
             self._seen.add(optimizer)
-            self._look_at_process()
+            with weighting.untimed():  # it takes as long as an iteration, right after the first change of sizes
+                self._look_at_process()
         for one in weighting.models:
             one.require_summed_parameters()
 

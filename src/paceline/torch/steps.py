@@ -10,7 +10,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,15 @@ class Steps(Weighting):
         """Raise an error before an optimizer's step if ranks have looped differently."""
         if self._diverged is not None:
             self._planning.require_one_place(self._diverged)
+
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """Count the time inside as a wait: it is no work on the batch."""
+        self._clock.wait_begins()
+        try:
+            yield
+        finally:
+            self._clock.wait_ends()
 
     def finish(self) -> None:
         """Make all ranks continue from one plan, check their reports, and call the observers."""

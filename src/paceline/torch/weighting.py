@@ -14,7 +14,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -319,6 +319,10 @@ class Weighting:
 
     def before_optimizer_step(self) -> None:
         """Raise an error before an optimizer's step if ranks have looped differently."""
+
+    def untimed(self) -> AbstractContextManager[None]:
+        """Return a context whose time is not measured as time for the batch."""
+        return nullcontext()
 
     delayed = False
     """Whether counts are looked at later, so that nothing waits while a device computes."""
