@@ -49,8 +49,9 @@ def test_a_report_of_several_iterations_counts_as_many():
     cost = 6 * 0.0687
     assert [plan.acted for plan in run([(100, 100, 90)] * 4, iterations=3, change_cost=cost)] == [0, 0, 1, 0]
     assert sizes(run([(100, 100, 50)] * 2, iterations=3, warmup=4)) == [[200, 200, 200], [240, 240, 120]]
-    with pytest.raises(ValueError, match="iterations must be at least 1"):
-        run([(100, 100, 50)], iterations=0)
+    for wrong in (0, 2.5):
+        with pytest.raises(ValueError, match="iterations must be a whole number from 1"):
+            run([(100, 100, 50)], iterations=wrong)
 
 
 def test_regret_counts_from_the_last_change():

@@ -21,6 +21,7 @@ from paceline.coordinator.hedging import Hedging
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Bounds, Limits, Policy, check_covariates_shape, require_fleet
 from paceline.predictors.fixed_part import FixedPart
+from paceline.predictors.fleet import require_int
 from paceline.predictors.named import named
 from paceline.predictors.protocol import Forecast, Predictor, Report, require_predictor
 from paceline.solver.split import Split, caution, evaluate, split
@@ -206,12 +207,11 @@ class LoadBalancer:
         Raises
         ------
         ValueError
-            If the report or the covariates do not have the size of this fleet, or ``iterations`` is below 1. Nothing
-            is learned then.
+            If the report or the covariates do not have the size of this fleet, or ``iterations`` is no whole number
+            above 0. Nothing is learned then.
         """
         # Everything is checked before anything is learned, so that a refused report changes nothing.
-        if iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {iterations}")
+        require_int("iterations", iterations, minimum=1)
         if covariates_now is not None:
             check_covariates_shape("covariates_now", covariates_now, self.predictor)
         self.observe(report)
