@@ -9,7 +9,6 @@ from paceline.predictors.averages import (
     HuberEWMA,
     LastValue,
     LocalLevel,
-    RunningMedian,
 )
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.calibrated import Calibrated
@@ -29,7 +28,6 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     LastValue,
     EWMA,
     HuberEWMA,
-    RunningMedian,
     LocalLevel,
     ARIMA,
     NARX,
@@ -74,7 +72,6 @@ __all__ = [
     "PeriodicEvents",
     "Predictor",
     "Report",
-    "RunningMedian",
     "SimpleRNN",
     "Training",
     "checks",

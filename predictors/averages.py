@@ -1,4 +1,4 @@
-"""Averages: the last speed, exponentially smoothed speeds, the median of a window, and a filtered level.
+"""Averages: the last speed, exponentially smoothed speeds, and a filtered level.
 
 Axes: T iterations, W workers, R workers that reported, D covariates, G smoothings tried.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, any_true
 from paceline.predictors.fitting import Fitting
-from paceline.predictors.fleet import FleetPredictor, require_int
+from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED
 
 if TYPE_CHECKING:
@@ -245,48 +245,6 @@ def _ewma_errors(speed_TW: Array) -> tuple[Array, int]:
 def _require_smoothing(smoothing: float) -> None:
     if not 0.0 < smoothing <= 1.0:
         raise ValueError(f"smoothing must lie in (0, 1], got {smoothing}")
-
-
-class RunningMedian(FleetPredictor):
-    """The median of the last speeds: a spike shorter than half the window has no effect.
-
-    Parameters
-    ----------
-    window
-        Number of past speeds it looks at, from 1 to 10,000. It follows a lasting change after half of them.
-
-    Examples
-    --------
-    One iteration that took ten times as long does not count:
-
-    >>> from paceline.predictors import Report, RunningMedian
-    >>> model = RunningMedian(window=3)
-    >>> model.reset(["a"])
-    >>> for seconds in (0.5, 5.0, 0.5):
-    ...     model.observe(Report(samples=[32], seconds=[seconds]))
-    >>> model.predict().speed
-    array([64.])
-    """
-
-    def __init__(self, window: int = 9) -> None:
-        super().__init__()
-        self.window = require_int("window", window, minimum=1)
-
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return {"past": np.full((count, self.window), np.nan)}
-
-    def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        past_WL = self.state["past"]
-        moved_WL = np.concatenate([speed_W[:, None], past_WL[:, :-1]], axis=1)
-        self.state["past"] = np.where(np.isfinite(speed_W)[:, None], moved_WL, past_WL)
-
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        sorted_WL = np.sort(self.state["past"], axis=1)  # NaN comes last
-        count_W = np.isfinite(sorted_WL).sum(axis=1)
-        workers = np.arange(len(sorted_WL))
-        low_W = sorted_WL[workers, np.maximum(count_W - 1, 0) // 2]
-        high_W = sorted_WL[workers, count_W // 2]
-        return np.asarray((low_W + high_W) / 2.0)
 
 
 class LocalLevel(FleetPredictor):

@@ -70,7 +70,7 @@ class Calibrated(NestedPredictor):
     One iteration in five takes twice as long. The interval reaches down to it, and hardly above the usual speed:
 
     >>> from paceline.predictors import Calibrated, Report
-    >>> model = Calibrated("running-median")
+    >>> model = Calibrated("ewma:smoothing=0.05")
     >>> model.reset(["a"])
     >>> for k in range(1000):
     ...     model.observe(Report(samples=[100], seconds=[2.0 if k % 5 == 0 else 1.0]))

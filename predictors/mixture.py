@@ -71,7 +71,6 @@ class Mixture(NestedPredictor):
             "ewma:smoothing=0.1",
             "ewma:smoothing=0.03",
             "huber-ewma",
-            "running-median",
             "arima",
             "rls",
             "narx",

@@ -16,44 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from fit_cases import folder_of
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
 from paceline.parameter_server.service import Service
 
 FORK = multiprocessing.get_context("fork")
-
-
-class Tune:
-    """Has every trial in its journal that it told."""
-
-    share = 0.3
-
-    def prepare(self, place):
-        folder_of(place / "jobs", 2, iterations=60)
-
-    def run(self, place, out):
-        from paceline.eval.tune import tune
-
-        with (out / "told").open("a", buffering=1) as told:
-
-            def on_trial(number, score):
-                told.write(f"{number} {score.hex()}\n")
-
-            tuned = tune("ewma", place / "jobs", trials=12, storage=out / "journal", on_trial=on_trial)
-        assert len(tuned.trials) == 12
-
-    def check(self, place, out, ended):
-        import optuna
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
-        if not (out / "told").exists() or not (out / "told").read_text("utf-8"):
-            return
-        storage = JournalStorage(JournalFileBackend(str(out / "journal")))
-        trials = optuna.load_study(study_name="ewma", storage=storage).trials
-        kept = {f"{one.number} {one.value.hex()}" for one in trials if one.value is not None}
-        assert set((out / "told").read_text("utf-8").splitlines()) <= kept
 
 
 class Report:
@@ -159,7 +126,7 @@ class Live:
         pass
 
 
-CASES = {case.__name__.lower(): case for case in (Tune, Report, SaPS, Federated, Live)}
+CASES = {case.__name__.lower(): case for case in (Report, SaPS, Federated, Live)}
 
 
 def quietly(run, place, out):

@@ -42,7 +42,6 @@ CALLS = {
     ],
     "jinja2": [("report", "from paceline.report import *; write_page({}, 'x.html')")],
     "tensorboard": [("metrics", "from paceline.recording import TensorBoard; TensorBoard('runs')")],
-    "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
     "prometheus_client": [("metrics", "from paceline.recording import Prometheus; Prometheus(0)")],
     "torchft": [("torchft", "import paceline.integrations.torchft")],
     "accelerate": [("huggingface", "from paceline.integrations.accelerate import prepare; prepare(None)")],

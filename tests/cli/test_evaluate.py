@@ -1,8 +1,7 @@
-"""``paceline evaluate`` and ``tune``: one verdict on page and terminal, tables that fit, commands to paste."""
+"""``paceline evaluate``: one verdict on page and terminal, tables that fit, commands to paste."""
 
 import io
 import json
-import shlex
 
 import numpy as np
 import pytest
@@ -52,13 +51,6 @@ def test_tables_fit_the_terminal(folder, monkeypatch, width):
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     assert all(name in text for name in ("rmse", "mae", "worst", "coverage", "overhead", "microseconds"))
-
-
-def test_tune_prints_a_command_that_fits_the_winner(folder):
-    told = run("tune", "ewma", "-f", "noisy.parquet", "--trials", "2", "--hold-out", "0.5")
-    command = shlex.split(next(line for line in told.splitlines() if line.startswith("paceline fit")))
-    run(*command[1:])
-    assert (folder / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("kind", ["auto", "rls"])

@@ -133,7 +133,7 @@ STAGES = {
     },
     "howto/recording.md": {2: f"{TORCH}\n{RECORDED}", 3: ANY_LOOP},
     "howto/simulate.md": {1: ""},
-    "howto/training.md": {1: TRACES, 3: f"{MODELS}\n{TORCH}"},
+    "howto/training.md": {1: TRACES, 3: "", 4: f"{MODELS}\n{TORCH}"},
     "howto/watching.md": {1: TORCH, 2: TRAINED, 3: ""},
     "howto/work.md": {1: f"{TORCH}\n{TEXTS}", 3: TORCH, 4: "saved_epoch, epochs = 0, 2"},
     "reference/formats.md": {2: FRAME},
@@ -144,6 +144,7 @@ STAGES = {
 FILLED = {
     ("howto/federated.md", 3): ("clients=..., samples=..., seconds=..., comm_seconds=...", "**replies"),
     ("howto/pytorch.md", 3): ('"model": ...', '"model": model.state_dict()'),
+    ("howto/training.md", 3): ("n_iter=12", "n_iter=2"),
     ("howto/work.md", 3): ("loss_of", "criterion"),
 }
 """Text in a block that is left to its reader, and what is put in its place."""

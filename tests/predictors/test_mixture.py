@@ -8,7 +8,7 @@ import pytest
 from paceline.datasets import synthetic_fleet
 from paceline.predictors import EWMA, RLS, FleetPredictor, LastValue, Mixture, Report, checks
 
-SIMPLE = ("last-value", "ewma:smoothing=0.25", "ewma:smoothing=0.05", "running-median", "rls")
+SIMPLE = ("last-value", "ewma:smoothing=0.25", "ewma:smoothing=0.05", "huber-ewma", "rls")
 
 
 def rms(model, trace, skip):

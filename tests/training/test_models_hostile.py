@@ -81,14 +81,14 @@ def test_a_header_with_one_wrong_part_is_refused(tmp_path, changed):
         ("NARX", {"training": 7}),
         ("GatedNARX", {"covariate_lags": 10**11, "covariates": ["cpu"]}),
         ("LSTM", {"hidden": 10**11}),
-        ("Mixture", {"experts": ["running-median:window=10000000000"]}),
+        ("Mixture", {"experts": ["narx:lags=10000000000"]}),
         ("Mixture", {"experts": 7}),
         ("Mixture", {"experts": [["ewma"]]}),
         ("Calibrated", {"predictor": "arima:order=(900,0,900)"}),
         ("Calibrated", {"predictor": "ewma:smoothing=" + "(" * 5000 + ")" * 5000}),
         ("Calibrated", {"predictor": "no such thing"}),
         ("Calibrated", {"predictor": {"a": 1}}),
-        ("BatchTime", {"drift": "running-median:window=10000000000"}),
+        ("BatchTime", {"relative_speed": "narx:lags=10000000000"}),
     ],
 )
 def test_impossible_configuration_refused(tmp_path, kind, configuration):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from rich.markup import escape
 
 from paceline._files import require_writable
 from paceline._text import to_printable
-from paceline.cli.output import AsJson, Options, err, out
+from paceline.cli.output import Options, err, out
 
 if TYPE_CHECKING:
     from paceline.training import Source
@@ -99,57 +98,3 @@ def _report_skipped(source: Source) -> None:
         err.print(f"left out: {len(left) - limit} more files")
     if left:
         err.print(f"fitted to {len(source.facts)} traces, left out {len(left)} files")
-
-
-def tune(
-    predictor: Annotated[str, typer.Argument(help="A kind, with the arguments that are not to be tried.")],
-    traces: FitTraces = None,
-    options: Options = None,
-    trials: Annotated[int, typer.Option(help="Trials in all, with those of earlier calls.")] = 20,
-    jobs: Annotated[int, typer.Option(help="Trials at once, each in a process of its own.")] = 1,
-    hold_out: Annotated[float, typer.Option(help="Share of the workers on which trials are compared.")] = 0.3,
-    journal: Annotated[Path, typer.Option(help="Journal of trials: called again, it goes on.")] = Path("tune.journal"),
-    epochs: Annotated[int | None, typer.Option(help="Most passes of a network's training.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Try arguments of a predictor on validation workers, and print the best ones and what mattered.
-
-    Example: [cyan]paceline tune narx -f traces/ --trials 30 --jobs 2[/]
-    """
-    from paceline._require import require
-    from paceline.cli import options as sources
-    from paceline.cli.output import print_frames
-    from paceline.eval.tune import tune
-    from paceline.predictors import Training
-
-    engine: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    if jobs > 1:
-        require("joblib", needed_by="tuning in several processes", extra="scale")
-        import joblib
-
-        engine = joblib.parallel_config(n_jobs=jobs)
-    source = sources.source(traces, "fit", options=options)
-    with engine:
-        tuned = tune(
-            predictor,
-            source,
-            trials=trials,
-            at_once=jobs,
-            hold_out=hold_out,
-            storage=journal,
-            training=None if epochs is None else Training(epochs=epochs),
-            on_trial=lambda number, score: err.print(f"trial {number}: {score:.4f}"),
-        )
-    _report_skipped(source)
-    print_frames({"trials, best first": tuned.trials.head(10), "what mattered": tuned.mattered}, as_json)
-    if not as_json:
-        best = {str(name): value for name, value in tuned.trials.iloc[0].items() if name != "score"}
-        if epochs is not None:
-            best["epochs"] = epochs
-        # Python's own numbers: whole ones of a table's row may have become floats.
-        plain = {name: value.item() if hasattr(value, "item") else value for name, value in best.items()}
-        plain = {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in plain.items()}
-        text = predictor + ("," if ":" in predictor else ":") + ",".join(f"{k}={v!r}" for k, v in plain.items())
-        files = [word for name in traces or () for word in ("-f", name)]
-        command = ["paceline", "fit", text, *files, "-o", "model.safetensors"]
-        out.print(f"fit the best with:\n{shlex.join(command)}", markup=False, highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from rich.markup import escape
 from paceline._text import to_printable
 from paceline.cli.audit import audit
 from paceline.cli.data import data_app
-from paceline.cli.fit import FitTraces, fit, tune
+from paceline.cli.fit import FitTraces, fit
 from paceline.cli.live import live
 from paceline.cli.options import DEFAULT_PREDICTORS, user_location
 from paceline.cli.output import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="paceline", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(data_app, name="data")
-for _function in (fit, tune, record, profile, simulate, live, watch, report, audit):
+for _function in (fit, record, profile, simulate, live, watch, report, audit):
     app.command()(_function)
 
 
