@@ -203,50 +203,31 @@ class GzipReader(io.RawIOBase):
         return len(data)
 
 
-OFFSET_PATTERN = re.compile(r"([+-])(\d\d)(?::?([0-5]\d))?")
-ZONE_HOURS = {"": 0, "Z": 0, "UTC": 0, "GMT": 0, "PDT": -7, "PST": -8}
-"""Hours that a zone's clock is ahead of UTC; a time without a zone is taken as UTC."""
-
-
 def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int = 2) -> NDArray[np.float64]:
-    """Return the seconds since 1970 of times such as ``2017-10-03 00:08:00 PDT``; NaN where the cell is empty.
+    """Return the seconds since 1970 of times such as ``2017-10-03 00:08:00 UTC``; NaN where the cell is empty.
 
-    The error for another text names file, row (``first_row`` is the first row's) and column.
+    A time without a zone is taken as UTC. The error for another text names file, row (``first_row`` is the first
+    row's) and column.
 
     >>> import pandas as pd
-    >>> times = pd.Series(["1970-01-01 00:00:01.5", "1970-01-01 00:00:00 PDT", "1970-01-01T02:00:01+02:00"])
+    >>> times = pd.Series(["1970-01-01 00:00:01.5", "1970/01/01 00:00:01 UTC", "1970-01-01T02:00:01+02:00"])
     >>> seconds_since_1970(Path("x"), times, "time").tolist()
-    [1.5, 25200.0, 1.0]
+    [1.5, 1.0, 1.0]
     """
     import pandas as pd
 
-    time = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d([.,]\d{1,9})?"
-    parts = texts.astype("str").str.extract(rf"^\s*({time})\s*([A-Z]*|{OFFSET_PATTERN.pattern})\s*$")
-    hours = parts[2].map({zone: _zone_hours(zone) for zone in parts[2].dropna().unique()})
-    written = parts[0].str.replace(",", ".").str.replace("T", " ").str.replace("/", "-")
-    times = pd.to_datetime(written, format="ISO8601", errors="coerce")
-    bad = (texts.notna() & (times.isna() | hours.isna())).to_numpy(dtype=bool)
+    time, zone = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?", r"Z|UTC|GMT|[+-]\d\d(?::?[0-5]\d)?"
+    parts = texts.astype("str").str.extract(rf"^\s*({time})\s*({zone})?\s*$")
+    written = parts[0].str.replace(",", ".") + parts[1].replace(["UTC", "GMT"], "Z").fillna("")
+    times = pd.to_datetime(written, format="ISO8601", utc=True, errors="coerce")
+    bad = (texts.notna() & times.isna()).to_numpy(dtype=bool)
     if bad.any():
         row = int(np.argmax(bad))
         raise ValueError(
-            f"{path}: row {first_row + row}, column {column!r}: must be a time like 2017-10-03 00:08:00 with a zone of "
-            f"{[zone for zone in ZONE_HOURS if zone]}, an offset like +02:00, or none, got {texts.iloc[row]!r}"
+            f"{path}: row {first_row + row}, column {column!r}: must be a time like 2017-10-03 00:08:00 with the zone "
+            f"UTC, an offset like +02:00, or none, got {texts.iloc[row]!r}"
         )
-    microseconds = times.to_numpy(dtype="datetime64[us]")
-    seconds = np.where(np.isnat(microseconds), np.nan, microseconds.astype(np.int64) * 1e-6)
-    return np.asarray(seconds - 3600.0 * hours.to_numpy(dtype=np.float64), dtype=np.float64)
-
-
-def _zone_hours(zone: str) -> float:
-    """Return the hours that a zone is ahead of UTC; NaN if it is not known.
-
-    >>> _zone_hours("PDT"), _zone_hours("+0530"), _zone_hours("-08"), _zone_hours("CET")
-    (-7.0, 5.5, -8.0, nan)
-    """
-    if offset := OFFSET_PATTERN.fullmatch(zone):
-        hours = int(offset[2]) + int(offset[3] or 0) / 60.0
-        return -hours if offset[1] == "-" else hours
-    return float(ZONE_HOURS.get(zone, np.nan))
+    return ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(1, "s")).to_numpy(dtype=np.float64)
 
 
 NUMBER, TEXT = "number", "text"
@@ -268,11 +249,6 @@ def detect_delimiter(text: str) -> str:
     return next((delimiter for delimiter in ",;\t" if delimiter in first), ",")
 
 
-def has_header(path: Path, names: Sequence[str]) -> bool:
-    """Return whether the first line of a file begins with the first name: some copies of header-less sets have one."""
-    return parse_header(read_head(path))[:1] == list(names[:1])
-
-
 def iter_csv_frames(
     path: Path,
     columns: Mapping[str, str],
@@ -281,26 +257,24 @@ def iter_csv_frames(
     names: Sequence[str] = (),
     optional: Sequence[str] = (),
     missing: Sequence[str] = (),
-    delimiter: str = ",",
     skip: int = 0,
 ) -> Iterator[pd.DataFrame]:
     """Yield the columns of a CSV file block by block; infinite numbers become NaN and are counted.
 
     ``columns`` are those wanted, each :data:`NUMBER` or :data:`TEXT`; the file may lack the ``optional`` ones.
-    ``names`` are all columns of a file without a header, ``missing`` words that mean "no value" beside the empty cell.
-    ``skip`` lines are skipped before the header, or before the first row where ``names`` are given.
+    ``names`` are all columns of a file without a header, of which the first ``skip`` lines are left out. ``missing``
+    are words that mean "no value" beside the empty cell.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    found = list(names) or parse_header("\n".join(read_head(path).splitlines()[skip:]), delimiter)
+    found = list(names) or parse_header(read_head(path))
     lacking = [name for name in columns if name not in found]
     if needed := [name for name in lacking if name not in optional]:
         raise ValueError(f"{path}: columns {needed} are missing; it has {found}")
     wanted = {name: kind for name, kind in columns.items() if name not in lacking}
     if repeated := sorted({name for name in wanted if found.count(name) > 1}):
         raise ValueError(f"{path}: the header repeats the columns {repeated}")
-    skipped = skip + (0 if names else 1)
     convert = arrow_csv.ConvertOptions(
         column_types={name: pa.float64() if kind == NUMBER else pa.string() for name, kind in wanted.items()},
         include_columns=list(wanted),
@@ -308,11 +282,12 @@ def iter_csv_frames(
         strings_can_be_null=True,
     )
     # the parser takes about fifty times as much memory as the block that it parses
-    read = arrow_csv.ReadOptions(column_names=found, skip_rows=skipped, block_size=1 << 20, use_threads=False)
+    read = arrow_csv.ReadOptions(
+        column_names=found, skip_rows=skip if names else 1, block_size=1 << 20, use_threads=False
+    )
     try:
         with open_bytes(path) as file:
-            parse = arrow_csv.ParseOptions(delimiter=delimiter)
-            for batch in arrow_csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
+            for batch in arrow_csv.open_csv(file, read_options=read, convert_options=convert):
                 block = batch.to_pandas()
                 counts.count_read(len(block))
                 for name in (name for name, kind in wanted.items() if kind == NUMBER):

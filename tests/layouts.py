@@ -76,7 +76,6 @@ def pai_minibatch(folder):
     rows = [(worker, 10 * k + 1, norms[worker][k]) for k in range(3) for worker in norms if (worker, k) != (2, 2)]
     lines = [f"{n},{worker},25,{time},{norm}" for n, (worker, time, norm) in enumerate([*rows, rows[-1]])]
     (folder / "job_7_norm.csv").write_text("\n".join([",worker,gpu,time,batch_time_norm", *lines]) + "\n")
-    (folder / "coefficient_variation.csv").write_text(",0,1,2\njob_00,0.25,0.5,0.125\njob_01,0.75,,\n")
 
 
 def azure_vm_noise(folder):

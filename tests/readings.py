@@ -9,12 +9,6 @@ NAN = float("nan")
 
 MACHINES = "m_1,0,50,60,,,1.5,2.5,3\nm_2,0,-1,61,1,2,1.5,2.5,101\nm_1,20,52,62,,,1.5,2.5,3\nm_2,10,70,63,1,2,3,4,5\n"
 
-BITBRAINS = (
-    "Timestamp [ms];\tCPU cores;\tCPU capacity provisioned [MHZ];\tCPU usage [MHZ];\tCPU usage [%];\t"
-    "Memory capacity provisioned [KB];\tMemory usage [KB];\tDisk read throughput [KB/s];\t"
-    "Disk write throughput [KB/s];\tNetwork received throughput [KB/s];\tNetwork transmitted throughput [KB/s]\n"
-)
-
 DSTAT = (
     '"Dstat 0.7.2 CSV output"\n"Author:","x",,,,"URL:","y"\n"Host:","h",,,,"User:","u"\n'
     '"Cmdline:","dstat -cdnmgyr",,,,"Date:","01 Jan"\n\n'

@@ -1,10 +1,10 @@
-"""Public traces of clusters and machines: Alibaba, Google, Azure, Bitbrains, Philly, Supercloud, ByteDance, ..."""
+"""Public traces of clusters and machines: Alibaba, Google, Azure, ByteDance."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,21 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline._arrays import Array
 from paceline.datasets.formats import MADE_FILES, Format
 from paceline.datasets.frame import SECONDS_PER_UNIT, require_dense
 from paceline.datasets.io import (
     NUMBER,
     TEXT,
     RowCounts,
-    has_header,
     iter_csv_frames,
     numbered_lines,
     open_bytes,
     parse_header,
     read_csv_frame,
     read_head,
-    read_json,
     seconds_since_1970,
 )
 from paceline.datasets.parquet import read_table
@@ -37,72 +34,50 @@ from paceline.datasets.usage import UsageLayout, UsageRows, iter_usage_traces
 if TYPE_CHECKING:
     import pandas as pd
 
-# --- Usage: all formats of rows (worker, time, values), each with its rows; their table is at the end of this file.
-
-
-def _usage_format(
-    name: str,
-    about: str,
-    files: str,
-    *,
-    rows: Callable[[list[str], Path, RowCounts], Iterator[UsageRows]],
-    matches: Callable[[Path, str], bool],
-    covariates: Mapping[str, str | tuple[str, str]],
-    period: float,
-    since_1970: bool = False,
-    source: str,
-    licence: str = "",
-    per_file: bool = False,
-    job: Callable[[Path], str] = str,
-) -> Format:
-    """Return a format of usage; ``covariates`` are its columns with their units, or with other names and units."""
-    with_units = dict((column, unit) if isinstance(unit, str) else unit for column, unit in covariates.items())
-    layout = UsageLayout(
-        covariates=with_units,
-        period=period,
-        since_1970=since_1970,
-        meta={"source": source, **({"licence": licence} if licence else {})},
-    )
-    read = partial(_read_usage, partial(rows, list(covariates)), layout, per_file)
-    return Format(
-        name=name, about=about, files=files, gives="usage", seen=MADE_FILES, read=read, matches=matches, job=job
-    )
+# --- Usage: rows of (worker, time, values) of Alibaba's trace of 2018 and Google's of 2019.
 
 
 def _read_usage(
-    rows: Callable[[Path, RowCounts], Iterator[UsageRows]],
+    rows: Callable[[UsageLayout, Path, RowCounts], Iterator[UsageRows]],
     layout: UsageLayout,
-    per_file: bool,
     paths: Sequence[Path],
     *,
     period: float | None = None,
     workers: Sequence[str] | None = None,
 ) -> Iterator[Trace]:
-    """Yield the usage of workers; the files of one job are parts of one set unless each is one ``per_file``."""
-    for files in [[path] for path in paths] if per_file else [paths]:
-        counts = RowCounts()
-        blocks = (block for path in files for block in rows(path, counts))
-        yield from iter_usage_traces(files, blocks, layout, counts, period=period, workers=workers)
+    """Yield the usage of workers; the files of one job are parts of one set."""
+    counts = RowCounts()
+    blocks = (block for path in paths for block in rows(layout, path, counts))
+    yield from iter_usage_traces(paths, blocks, layout, counts, period=period, workers=workers)
 
 
-def _is_headerless(prefix: str, names: Sequence[str], path: Path, head: str) -> bool:
-    """Return whether a file has these columns: by its header, or by its name if it has none."""
-    first = parse_header(head)
-    return first == list(names) or (path.name.startswith(prefix) and len(first) == len(names))
+ALIBABA_MACHINES = {
+    **dict.fromkeys(("cpu_util_percent", "mem_util_percent"), "percent"),
+    "mem_gps": "memory bandwidth, normalized to [0, 100]",
+    "mkpi": "cache misses per thousand instructions",
+    "net_in": "incoming traffic, normalized to [0, 100]",
+    "net_out": "outgoing traffic, normalized to [0, 100]",
+    "disk_io_percent": "percent",
+}
 
-
-ALIBABA_TRAFFIC = {
+ALIBABA_CONTAINERS = {
+    **dict.fromkeys(("cpu_util_percent", "mem_util_percent"), "percent"),
+    "cpi": "cycles per instruction",
+    "mem_gps": "memory bandwidth, normalized to [0, 100]",
+    "mpki": "cache misses per thousand instructions",
     "net_in": "incoming traffic, normalized to [0, 100]",
     "net_out": "outgoing traffic, normalized to [0, 100]",
     "disk_io_percent": "percent",
 }
 
 
-def _rows_alibaba_2018(
-    names: Sequence[str], covariates: list[str], path: Path, counts: RowCounts
-) -> Iterator[UsageRows]:
+def _rows_alibaba(identities: Sequence[str], layout: UsageLayout, path: Path, counts: RowCounts) -> Iterator[UsageRows]:
+    """Yield blocks of rows; the files have no header, but some copies of them have one."""
+    covariates = list(layout.covariates)
+    names = [*identities, "time_stamp", *covariates]
     columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
-    for block in iter_csv_frames(path, columns, counts, names=names, skip=int(has_header(path, names))):
+    has_header = parse_header(read_head(path))[:1] == names[:1]
+    for block in iter_csv_frames(path, columns, counts, names=names, skip=int(has_header)):
         values_ND = block[covariates].to_numpy(copy=True)
         # -1 and 101 mean "not measured", in percentages and normalized columns
         invalid_ND = np.isin(values_ND, (-1.0, 101.0))
@@ -111,12 +86,25 @@ def _rows_alibaba_2018(
         yield UsageRows(block[names[0]], block["time_stamp"].to_numpy(), values_ND)
 
 
-# --- Mini-batch times of production training jobs: ``mini-batch-time`` of Alibaba's GPU trace of 2020.
+def _alibaba_format(table: str, identities: Sequence[str], covariates: dict[str, str]) -> Format:
+    names = [*identities, "time_stamp", *covariates]
+    layout = UsageLayout(
+        covariates=covariates, period=10.0, meta={"source": "github.com/alibaba/clusterdata, cluster-trace-v2018"}
+    )
+    return Format(
+        name=f"alibaba_{table}",
+        about=f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at the finest (Alibaba 2018)",
+        files=f"{table}.csv without a header",
+        gives="usage",
+        seen=MADE_FILES,
+        read=partial(_read_usage, partial(_rows_alibaba, identities), layout),
+        matches=lambda path, head: (
+            (first := parse_header(head)) == names or (path.name.startswith(table) and len(first) == len(names))
+        ),
+    )
 
-PAI_SOURCE = {
-    "source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/mini-batch-time",
-    "licence": "CC BY 4.0",
-}
+
+# --- Mini-batch times of production training jobs: ``mini-batch-time`` of Alibaba's GPU trace of 2020.
 
 
 def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -146,7 +134,8 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
             seconds=np.where(bad_TW, np.nan, seconds_TW / 1000.0),
             workers=[f"{worker:g}" for worker in seconds_TW.columns],
             meta={
-                **PAI_SOURCE,
+                "source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/mini-batch-time",
+                "licence": "CC BY 4.0",
                 "job": f"pai-{path.name.split('.')[0].removesuffix('_norm')}",
                 "units": "samples: mini-batches; seconds: thousandths of the job's longest / 1000 (the unit is lost)",
                 "times": f"{seconds_TW.index[0]:g} to {seconds_TW.index[-1]:g} s from the job's start",
@@ -156,39 +145,27 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
         )
 
 
-def read_pai_variation(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield how much the workers of each job differed in each iteration; a job is a worker of this trace."""
-    for path in paths:
-        counts = RowCounts()
-        names = parse_header(read_head(path))
-        columns = {name: NUMBER for name in names if name.isdigit()}
-        if not columns:
-            raise ValueError(f"{path}: has no columns 0, 1, 2, ... of iterations; it has {names}")
-        variation_WT = read_csv_frame(path, columns, counts)
-        panel_TW = variation_WT[[name for name in names if name in columns]].to_numpy().T
-        none = np.full(panel_TW.shape, np.nan)
-        yield Trace(
-            samples=none,
-            seconds=none,
-            covariates=panel_TW[:, :, None],
-            covariate_names=["variation"],
-            workers=[f"job {k}" for k in range(panel_TW.shape[1])],
-            meta={
-                **PAI_SOURCE,
-                "job": "pai-variation",
-                "units": "variation: standard deviation / mean of the mini-batch time over a job's 10 workers",
-                **counts.to_meta(),
-            },
-        )
-
-
 # --- Usage of task instances: Google's cluster trace of 2019 (version 3).
 
 
-def _rows_google(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[UsageRows]:
+GOOGLE_COVARIATES = {
+    "average_usage.cpus": "normalized compute units",
+    "average_usage.memory": "normalized bytes",
+    "maximum_usage.cpus": "normalized compute units",
+    "maximum_usage.memory": "normalized bytes",
+    "random_sample_usage.cpus": "normalized compute units",
+    "assigned_memory": "normalized bytes",
+    "page_cache_memory": "normalized bytes",
+    "cycles_per_instruction": "cycles per instruction",
+    "memory_accesses_per_instruction": "accesses per instruction",
+    "sample_rate": "share of seconds that were sampled",
+}
+
+
+def _rows_google(layout: UsageLayout, path: Path, counts: RowCounts) -> Iterator[UsageRows]:
     """Yield the usage of instances; a worker is ``<collection_id>/<instance_index>``."""
     blocks = _google_json if ".json" in path.name else _google_csv
-    for rows in blocks(covariates, path, counts):
+    for rows in blocks(list(layout.covariates), path, counts):
         # 0 and 2**63 - 1 mean before the start and after the end of the trace
         outside_N = (rows.time <= 0) | (rows.time >= float(2**63 - 1))
         counts.drop_rows("rows before or after the trace's time", outside_N.sum())
@@ -238,16 +215,6 @@ def _parse_float(path: Path, line: int, one: dict[str, Any], name: str) -> float
     except (ValueError, OverflowError, TypeError):
         raise ValueError(f"{path}: line {line}, field {name!r}: must be a number, got {value!r:.100}") from None
     return number if np.isfinite(number) else float("nan")
-
-
-# --- CPU of virtual machines: the Azure public dataset of 2019 (V2).
-
-
-def _rows_azure(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[UsageRows]:
-    names = ("timestamp", "vmid", *covariates)
-    columns = {"timestamp": NUMBER, "vmid": TEXT, **dict.fromkeys(covariates, NUMBER)}
-    for block in iter_csv_frames(path, columns, counts, names=names, skip=int(has_header(path, names))):
-        yield UsageRows(block["vmid"], block["timestamp"].to_numpy(), block[covariates].to_numpy())
 
 
 # --- Speed of long-lived virtual machines over months: the Azure VM Noise Dataset 2024.
@@ -319,70 +286,6 @@ def benchmark_and_unit(path: Path) -> tuple[str, str]:
         folders = [part for part in path.parts[:-1] if part != path.anchor][-4:]
         return "__".join((*folders, stem)), stem.removeprefix("unit=")
     return stem, stem.rpartition("__")[2].replace("_", " ")
-
-
-# --- Usage of business-critical virtual machines: Bitbrains, GWA-T-12.
-
-
-def _rows_bitbrains(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[UsageRows]:
-    """Yield the usage of a virtual machine, which is named after its file."""
-    import pandas as pd
-
-    worker, time = path.name.split(".")[0], "Timestamp [ms]"  # in seconds, whatever its name is
-    for block in iter_csv_frames(path, dict.fromkeys((time, *covariates), NUMBER), counts, delimiter=";"):
-        names = pd.Series(np.full(len(block), worker, dtype=object), dtype="str")
-        yield UsageRows(names, block[time].to_numpy(), block[covariates].to_numpy())
-
-
-# --- Usage of GPU machines and a log of jobs: Microsoft's Philly traces.
-
-
-def _rows_philly(machine: str, covariates: list[str], path: Path, counts: RowCounts) -> Iterator[UsageRows]:
-    """Yield blocks of rows; the header may be missing, and rows may end with a comma."""
-    names = ("time", machine, *covariates)
-    first = read_head(path)
-    headed = _has_header(first, names)
-    row = parse_header("\n".join(first.splitlines()[1:2] if headed else first.splitlines()[:1]))
-    ends_with_comma = len(row) == len(names) + 1 and row[-1] == ""
-    columns = {"time": TEXT, machine: TEXT, **dict.fromkeys(covariates, NUMBER)}
-    first_row = 2 if headed else 1
-    found = [*names, *(["after the last comma"] if ends_with_comma else [])]
-    for block in iter_csv_frames(path, columns, counts, names=found, skip=int(headed), missing=["NA"]):
-        seconds = seconds_since_1970(path, block["time"], "time", first_row)
-        first_row += len(block)
-        yield UsageRows(block[machine], seconds, block[covariates].to_numpy())
-
-
-def _has_header(head: str, names: Sequence[str]) -> bool:
-    first = [name for name in parse_header(head) if name]
-    return [name.lower() for name in first] == [name.lower() for name in names]
-
-
-def _is_philly(kind: str, names: Sequence[str], path: Path, head: str) -> bool:
-    named = path.name.startswith(f"cluster_{kind}_util") and len(parse_header(head)) - len(names) in (0, 1)
-    return named or _has_header(head, names)
-
-
-# --- CPU and GPU series of jobs: the MIT Supercloud dataset.
-
-
-def _cpu_rows(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[UsageRows]:
-    """Yield the CPU series of a job; a worker is ``<node>/<step>/<series>``."""
-    names = dict.fromkeys(("Step", "Node", "Series"), TEXT)
-    columns = {**names, "EpochTime": NUMBER, **dict.fromkeys(covariates, NUMBER)}
-    for block in iter_csv_frames(path, columns, counts):
-        # pseudo-steps: rows of the job as a whole
-        no_step = block["Step"].str.strip().isin(("-1", "-4"))
-        counts.drop_rows("rows of steps -1 and -4", no_step.sum())
-        used = block[~no_step]
-        worker = used["Node"] + "/" + used["Step"] + "/" + used["Series"].fillna("")
-        yield UsageRows(worker, used["EpochTime"].to_numpy(), used[covariates].to_numpy())
-
-
-def _gpu_rows(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[UsageRows]:
-    columns = {"timestamp": NUMBER, "gpu_index": TEXT, **dict.fromkeys(covariates, NUMBER)}
-    for block in iter_csv_frames(path, columns, counts):
-        yield UsageRows("gpu " + block["gpu_index"], block["timestamp"].to_numpy(), block[covariates].to_numpy())
 
 
 # --- Compute times of ranks in jobs that train language models: ByteDance's straggler traces.
@@ -470,96 +373,9 @@ def _is_bytedance(path: Path, head: str) -> bool:
         return False
 
 
-# --- Capacity of federated clients: FedScale's table, exported as JSON or CSV.
-
-
-def read_fedscale(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one iteration of all clients: one sample each, the time for it, and their bandwidth."""
-    for path in paths:
-        counts = RowCounts()
-        clients, milliseconds_W, kbps_W = (_fedscale_json if path.suffix == ".json" else _fedscale_csv)(path, counts)
-        bad_W = ~(milliseconds_W > 0)
-        counts.drop_cells("clients whose computation is not positive", bad_W.sum())
-        yield Trace(
-            samples=np.where(bad_W, np.nan, 1.0)[None, :],
-            seconds=np.where(bad_W, np.nan, milliseconds_W * 1e-3)[None, :],
-            covariates=kbps_W[None, :, None],
-            covariate_names=["bandwidth"],
-            workers=clients,
-            meta={
-                "source": "github.com/SymbioticLab/FedScale",
-                "job": path.name.split(".")[0],
-                "units": "seconds: of one sample; bandwidth: kbit/s",
-                "averages": "one iteration: a client's usual speed, not a series",
-                **counts.to_meta(),
-            },
-        )
-
-
-def _fedscale_csv(path: Path, counts: RowCounts) -> tuple[list[str], Array, Array]:
-    table = read_csv_frame(path, {"client": TEXT, "computation": NUMBER, "communication": NUMBER}, counts)
-    named = table["client"].notna()
-    counts.drop_rows("rows without a client", (~named).sum())
-    repeated = named & table["client"].duplicated()
-    counts.drop_rows("repeated rows of a client, of which the first counts", repeated.sum())
-    table = table[named & ~repeated]
-    if table.empty:
-        raise ValueError(f"{path}: has no row with a client")
-    return table["client"].tolist(), table["computation"].to_numpy(), table["communication"].to_numpy()
-
-
-def _fedscale_json(path: Path, counts: RowCounts) -> tuple[list[str], Array, Array]:
-    # JSON is read into memory at once
-    clients = read_json(path, 1 << 29, "export it as CSV")
-    if not isinstance(clients, dict) or not clients:
-        raise ValueError(f"{path}: must hold a JSON object with a client in each field")
-    counts.count_read(len(clients))
-    columns: dict[str, list[float]] = {"computation": [], "communication": []}
-    for client, one in clients.items():
-        for key, column in columns.items():
-            value = one.get(key) if isinstance(one, Mapping) else None
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
-                raise ValueError(f"{path}: client {client!r}: {key!r} must be a number, got {value!r:.100}")
-            column.append(float(value))
-    return list(clients), np.array(columns["computation"]), np.array(columns["communication"])
-
-
 FORMATS = (
-    *(
-        _usage_format(
-            f"alibaba_{table}",
-            f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at the finest (Alibaba 2018)",
-            f"{table}.csv without a header",
-            rows=partial(_rows_alibaba_2018, (*identities, "time_stamp", *covariates)),
-            matches=partial(_is_headerless, table, (*identities, "time_stamp", *covariates)),
-            covariates=covariates,
-            period=10.0,
-            source="github.com/alibaba/clusterdata, cluster-trace-v2018",
-        )
-        for table, identities, covariates in (
-            (
-                "machine_usage",
-                ("machine_id",),
-                {
-                    **dict.fromkeys(("cpu_util_percent", "mem_util_percent"), "percent"),
-                    "mem_gps": "memory bandwidth, normalized to [0, 100]",
-                    "mkpi": "cache misses per thousand instructions",
-                    **ALIBABA_TRAFFIC,
-                },
-            ),
-            (
-                "container_usage",
-                ("container_id", "machine_id"),
-                {
-                    **dict.fromkeys(("cpu_util_percent", "mem_util_percent"), "percent"),
-                    "cpi": "cycles per instruction",
-                    "mem_gps": "memory bandwidth, normalized to [0, 100]",
-                    "mpki": "cache misses per thousand instructions",
-                    **ALIBABA_TRAFFIC,
-                },
-            ),
-        )
-    ),
+    _alibaba_format("machine_usage", ["machine_id"], ALIBABA_MACHINES),
+    _alibaba_format("container_usage", ["container_id", "machine_id"], ALIBABA_CONTAINERS),
     Format(
         name="pai_minibatch",
         about="mini-batch time of the workers of a production job, every few seconds",
@@ -570,51 +386,25 @@ FORMATS = (
         matches=lambda path, head: {"worker", "gpu", "time", "batch_time_norm"} <= set(parse_header(head)),
     ),
     Format(
-        name="pai_variation",
-        about="how much the workers of 100 jobs differed in each iteration",
-        files="coefficient_variation.csv",
+        name="google_2019",
+        about="CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
+        files="instance_usage-*.json[.gz], or CSV from BigQuery with dotted names; a folder's files are one set",
         gives="usage",
-        seen="real files of alibaba/clusterdata, mini-batch-time",
-        read=read_pai_variation,
-        matches=lambda path, head: parse_header(head)[:4] == ["", "0", "1", "2"],
-    ),
-    _usage_format(
-        "google_2019",
-        "CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
-        "instance_usage-*.json[.gz], or CSV from BigQuery with dotted names; a folder's files are one set",
-        rows=_rows_google,
+        seen=MADE_FILES,
+        read=partial(
+            _read_usage,
+            _rows_google,
+            UsageLayout(
+                covariates=GOOGLE_COVARIATES,
+                period=300.0,
+                meta={"source": "github.com/google/cluster-data, ClusterData2019", "licence": "CC BY 4.0"},
+            ),
+        ),
         matches=lambda path, head: (
             '"collection_id"' in head and '"average_usage' in head
             if head.lstrip().startswith("{")
             else {"start_time", "collection_id", "instance_index", "average_usage.cpus"} <= set(parse_header(head))
         ),
-        covariates={
-            "average_usage.cpus": "normalized compute units",
-            "average_usage.memory": "normalized bytes",
-            "maximum_usage.cpus": "normalized compute units",
-            "maximum_usage.memory": "normalized bytes",
-            "random_sample_usage.cpus": "normalized compute units",
-            "assigned_memory": "normalized bytes",
-            "page_cache_memory": "normalized bytes",
-            "cycles_per_instruction": "cycles per instruction",
-            "memory_accesses_per_instruction": "accesses per instruction",
-            "sample_rate": "share of seconds that were sampled",
-        },
-        period=300.0,
-        source="github.com/google/cluster-data, ClusterData2019",
-        licence="CC BY 4.0",
-        job=lambda path: str(path.parent),
-    ),
-    _usage_format(
-        "azure_vm_cpu",
-        "least, largest and mean CPU of virtual machines every 5 minutes (Azure V2)",
-        "vm_cpu_readings-file-<i>-of-<n>.csv[.gz] without a header; a folder's files are one set",
-        rows=_rows_azure,
-        matches=partial(_is_headerless, "vm_cpu_readings", ("timestamp", "vmid", "mincpu", "maxcpu", "avgcpu")),
-        covariates={"mincpu": "percent", "maxcpu": "percent", "avgcpu": "percent"},
-        period=300.0,
-        source="github.com/Azure/AzurePublicDataset, V2",
-        licence="CC BY 4.0",
         job=lambda path: str(path.parent),
     ),
     Format(
@@ -626,89 +416,6 @@ FORMATS = (
         read=read_azure_noise,
         matches=lambda path, head: {"value", "runtime", "starttime", "VM_id"} <= set(parse_header(head)),
     ),
-    _usage_format(
-        "bitbrains",
-        "CPU, memory, disk and network of a virtual machine every 5 minutes (GWA-T-12)",
-        "one <vm>.csv for each machine; a folder's files are one set",
-        rows=_rows_bitbrains,
-        matches=lambda path, head: {"Timestamp [ms]", "CPU usage [%]"} <= set(parse_header(head, ";")),
-        covariates={
-            "CPU cores": ("cpu_cores", "cores"),
-            "CPU capacity provisioned [MHZ]": ("cpu_capacity", "MHz"),
-            "CPU usage [MHZ]": ("cpu_usage_mhz", "MHz"),
-            "CPU usage [%]": ("cpu_usage", "percent"),
-            "Memory capacity provisioned [KB]": ("memory_capacity", "KB"),
-            "Memory usage [KB]": ("memory_usage", "KB"),
-            "Disk read throughput [KB/s]": ("disk_read", "KB/s"),
-            "Disk write throughput [KB/s]": ("disk_write", "KB/s"),
-            "Network received throughput [KB/s]": ("net_received", "KB/s"),
-            "Network transmitted throughput [KB/s]": ("net_sent", "KB/s"),
-        },
-        period=300.0,
-        since_1970=True,
-        source="Grid Workloads Archive, GWA-T-12 Bitbrains",
-        job=lambda path: str(path.parent),
-    ),
-    *(
-        _usage_format(
-            f"philly_{kind}",
-            f"{kind.upper()} of machines every minute (Philly)",
-            f"cluster_{kind}_util",
-            rows=partial(_rows_philly, machine),
-            matches=partial(_is_philly, kind, ("time", machine, *covariates)),
-            covariates=covariates,
-            period=60.0,
-            since_1970=True,
-            source="github.com/msr-fiddle/philly-traces",
-            licence="CC BY 4.0",
-        )
-        for kind, machine, covariates in (
-            ("cpu", "machine_id", {"cpu_util": "percent"}),
-            ("mem", "machine_id", {"mem_total": "as in the file", "mem_free": "as in the file"}),
-            ("gpu", "machineId", {f"gpu{k}_util": "percent" for k in range(8)}),
-        )
-    ),
-    _usage_format(
-        "supercloud_cpu",
-        "CPU, memory and I/O of a job's nodes every 10 s (MIT Supercloud)",
-        "CSV with a header: Step, Node, Series, ElapsedTime, EpochTime, ...",
-        rows=_cpu_rows,
-        matches=lambda path, head: {"Step", "Node", "EpochTime", "CPUUtilization"} <= set(parse_header(head)),
-        covariates={
-            "CPUFrequency": "as in the file",
-            "CPUTime": "s",
-            "CPUUtilization": "percent of one core, summed over the node's cores",
-            "RSS": "KB",
-            "VMSize": "KB",
-            "Pages": "pages",
-            "ReadMB": "MB",
-            "WriteMB": "MB",
-        },
-        period=10.0,
-        since_1970=True,
-        source="MIT Supercloud dataset",
-        per_file=True,
-    ),
-    _usage_format(
-        "supercloud_gpu",
-        "utilization, memory, temperature and power of a job's GPUs every 0.1 s (MIT Supercloud)",
-        "CSV with a header: timestamp, gpu_index, utilization_gpu_pct, ...",
-        rows=_gpu_rows,
-        matches=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(parse_header(head)),
-        covariates={
-            "utilization_gpu_pct": "percent",
-            "utilization_memory_pct": "percent",
-            "memory_free_MiB": "MiB",
-            "memory_used_MiB": "MiB",
-            "temperature_gpu": "degrees Celsius",
-            "temperature_memory": "degrees Celsius",
-            "power_draw_W": "W",
-        },
-        period=0.1,
-        since_1970=True,
-        source="MIT Supercloud dataset",
-        per_file=True,
-    ),
     Format(
         name="bytedance_llm",
         about="compute time of every rank in every recorded step of a language model's training",
@@ -717,17 +424,5 @@ FORMATS = (
         seen="real files of ByteDance-Seed/StragglerAnalysis",
         read=read_bytedance,
         matches=_is_bytedance,
-    ),
-    Format(
-        name="fedscale",
-        about="computation and bandwidth of federated clients (FedScale)",
-        files="JSON {client: {computation, communication}} or CSV client,computation,communication; never the pickle",
-        gives="speed",
-        seen=MADE_FILES,
-        read=read_fedscale,
-        matches=lambda path, head: (
-            (path.suffix == ".json" and '"computation"' in head and '"communication"' in head)
-            or {"client", "computation", "communication"} <= set(parse_header(head))
-        ),
     ),
 )

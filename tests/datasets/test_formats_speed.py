@@ -1,6 +1,5 @@
 """Readers of measured speeds, each on a small file made in the layout that the set documents."""
 
-import json
 import re
 from pathlib import Path
 
@@ -61,22 +60,6 @@ def test_tensorboard_values_as_rates(made):
 )
 def test_pytorch_log_rates(made, line, speed):
     assert only(made("log.txt", line)).speed == pytest.approx(speed)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (
-            "clients.json",
-            '{"a": {"computation": 20, "communication": 500}, "b": {"computation": 50, "communication": 9}}',
-        ),
-        ("clients.csv", "client,computation,communication\na,20,500\nb,50,9\n"),
-    ],
-)
-def test_fedscale_clients_are_one_iteration(made, name, text):
-    trace = only(made(name, text))
-    np.testing.assert_allclose(trace.speed, [[50, 20]])
-    np.testing.assert_array_equal(covariate(trace, "bandwidth"), [[500, 9]])
 
 
 @pytest.mark.slow
@@ -144,12 +127,6 @@ def test_pai_minibatches_are_thousandths(tmp_path):
     trace = only(tmp_path, "pai_minibatch")
     np.testing.assert_array_equal(trace.speed, [[4, 5, 8], [4, 5, 1], [2, 5, NAN]])
     assert trace.meta["dropped"] == "1 repeated rows of a worker and time, of which the first counts"
-
-
-def test_pai_variation_has_a_job_in_each_row(tmp_path):
-    layouts.pai_minibatch(tmp_path)
-    trace = only(tmp_path, "pai_variation")
-    np.testing.assert_array_equal(covariate(trace, "variation"), [[0.25, 0.75], [0.5, NAN], [0.125, NAN]])
 
 
 def test_azure_folder_of_rates_and_times(tmp_path):
@@ -277,13 +254,3 @@ def test_the_page_on_formats_says_the_same():
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     said = {name: seen.strip() for names, seen in rows for name in re.findall(r"`(\w+)`", names)}
     assert said == formats()
-
-
-def test_fedscale_counts_nonpositive_clients(tmp_path):
-    path = tmp_path / "capacity.json"
-    path.write_text(
-        json.dumps({f"{k}": {"computation": one, "communication": 8.0} for k, one in enumerate([0.5, 1.0, 0.0, -2.0])})
-    )
-    (trace,) = read_traces(path, "fedscale")
-    np.testing.assert_array_equal(trace.seconds, [[0.0005, 0.001, np.nan, np.nan]])
-    assert "2 clients whose computation is not positive" in trace.meta["dropped"]

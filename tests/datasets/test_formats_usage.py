@@ -4,9 +4,8 @@ import gzip
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
-from readings import BITBRAINS, DSTAT, DSTAT_ROW, MACHINES, NAN, covariate, only
+from readings import DSTAT, DSTAT_ROW, MACHINES, NAN, covariate, only
 
 from paceline.datasets import read_traces
 
@@ -65,72 +64,6 @@ def test_google_bigquery_dotted_names(made):
     trace = only(made("usage.csv", text))
     assert trace.workers == ("9007199254740993/3",)
     np.testing.assert_array_equal(covariate(trace, "average_usage.cpus"), [[0.5]])
-
-
-def test_azure_readings_of_a_folder_are_one_set(made, tmp_path):
-    made("vm_cpu_readings-file-1-of-2.csv", "0,vm1,1,9,5.5\n0,vm2,1,9,6\n")
-    made("vm_cpu_readings-file-2-of-2.csv.gz", gzip.compress(b"300,vm1,1,9,7\n", mtime=0))
-    trace = only(tmp_path)
-    np.testing.assert_array_equal(covariate(trace, "avgcpu"), [[5.5, 6], [7, NAN]])
-
-
-def test_bitbrains_timestamps_are_seconds(made, tmp_path):
-    made("1.csv", BITBRAINS + "1372629804;\t4;\t11704;\t10912;\t93.2;\t67108864;\t6129274.4;\t0.1;\t20.4;\t1;\t2\n")
-    made("2.csv", BITBRAINS + "1372630104;\t2;\t5852;\t58;\t1.0;\t67108864;\t6129274.4;\t0.1;\t20.4;\t1;\t2\n")
-    trace = only(tmp_path)
-    assert trace.workers == ("1", "2")
-    np.testing.assert_array_equal(covariate(trace, "cpu_usage"), [[93.2, NAN], [NAN, 1.0]])
-    assert 1372629804 - 300 < trace.start[0, 0] <= 1372629804
-
-
-def test_times_in_the_wrong_unit_are_refused(made):
-    text = BITBRAINS + "1372629804000;\t4;\t1;\t1;\t93.2;\t6;\t6;\t0;\t2;\t1;\t2\n"
-    with pytest.raises(ValueError, match=r"1\.csv: times must be seconds between 1970 and 2100"):
-        read_traces(made("1.csv", text))
-
-
-@pytest.mark.parametrize("header", ["time,machine_id,cpu_util\n", ""])
-def test_philly_cpu_reads_with_and_without_a_header(made, header):
-    rows = "2017-10-03 00:08:00 PDT,m1,12.5\n2017-10-03 00:09:00 PDT,m1,NA\n2017-10-03 00:09:00 PDT,m2,50\n"
-    trace = only(made("cluster_cpu_util", header + rows))
-    np.testing.assert_array_equal(covariate(trace, "cpu_util"), [[12.5, NAN], [NAN, 50]])
-    assert trace.start[0, 0] == pd.Timestamp("2017-10-03 07:08:00").timestamp()
-
-
-def test_philly_gpu_rows_may_end_with_a_comma(made):
-    header = "time,machineId," + ",".join(f"gpu{k}_util" for k in range(8)) + "\n"
-    row = "2017-10-03 00:08:00 PDT,m1,1,2,NA,4,5,6,7,8,\n"
-    trace = only(made("cluster_gpu_util", header + row))
-    np.testing.assert_array_equal(trace.covariates, [[[1, 2, NAN, 4, 5, 6, 7, 8]]])
-
-
-def test_philly_memory_has_two_covariates(made):
-    trace = only(made("cluster_mem_util", "time,machine_id,mem_total,mem_free\n2017-10-03 00:08:00 PST,m1,528,400\n"))
-    np.testing.assert_array_equal(trace.covariates, [[[528, 400]]])
-
-
-def test_supercloud_cpu_skips_non_steps(made):
-    header = (
-        "Step,Node,Series,ElapsedTime,EpochTime,CPUFrequency,CPUTime,CPUUtilization,RSS,VMSize,Pages,ReadMB,WriteMB\n"
-    )
-    rows = "".join(
-        f"{step},n1,0,0,{1.6e9 + t:.0f},2,1,380.5,9,9,0,1,1\n" for step, t in [(-1, 0), (-4, 0), (0, 0), (0, 10)]
-    )
-    trace = only(made("job-timeseries.csv", header + rows))
-    np.testing.assert_array_equal(covariate(trace, "CPUUtilization"), [[380.5], [380.5]])
-    assert trace.workers == ("n1/0/0",)
-    assert "2 rows of steps -1 and -4" in trace.meta["dropped"]
-
-
-def test_supercloud_gpu_keeps_a_tenth_of_a_second(made):
-    names = "timestamp,gpu_index,utilization_gpu_pct,utilization_memory_pct,memory_free_MiB,memory_used_MiB,"
-    header = names + "temperature_gpu,temperature_memory,power_draw_W,pcie_link_width_current\n"
-    rows = "".join(f"{1.6e9 + k / 10:.1f},{k % 2},{k},1,1,1,40,40,70.5,16\n" for k in range(40))
-    trace = only(made("job-gpu.csv", header + rows))
-    assert trace.workers == ("gpu 0", "gpu 1")
-    cpu = covariate(trace, "utilization_gpu_pct")
-    np.testing.assert_array_equal(cpu[::2, 0], np.arange(0, 40, 2))
-    np.testing.assert_array_equal(cpu[1::2, 1], np.arange(1, 40, 2))
 
 
 def test_dstat_skips_boot_mean_and_nul_bytes(made):

@@ -10,11 +10,6 @@ from readings import formats
 
 from paceline.datasets import read_traces
 
-BITBRAINS_HEADER = (
-    "Timestamp [ms];\tCPU cores;\tCPU capacity provisioned [MHZ];\tCPU usage [MHZ];\tCPU usage [%];\t"
-    "Memory capacity provisioned [KB];\tMemory usage [KB];\tDisk read throughput [KB/s];\t"
-    "Disk write throughput [KB/s];\tNetwork received throughput [KB/s];\tNetwork transmitted throughput [KB/s]\n"
-)
 HIVEMIND_PARTS = ["dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step", "step"]
 
 GOOD = {
@@ -24,23 +19,10 @@ GOOD = {
     + ",01_general/step,01_general/locally_processed_samples\n1,1,100,1,1,1,1,1,1,5,0,32\n2,2,106,1,1,1,1,1,1,5,1,64\n",
     "hivemind_monitor": "_timestamp,04_peers/peer_1_samples_per_second\n1,5\n2,6\n",
     "pai_minibatch": ",worker,gpu,time,batch_time_norm\n0,0,25,1,500\n1,1,25,11,250\n",
-    "pai_variation": ",0,1,2\njob_00,0.1,0.2,0.3\n",
     "azure_vm_noise": "value,runtime,starttime,VM_id\n10,1,2023-09-02 05:13:10.610,0\n20,1,2023-09-01 05:13:10,0\n",
     "alibaba_machine_usage": "m_1,0,50,60,,,1.5,2.5,3\nm_2,10,-1,61,1,2,1.5,2.5,101\n",
     "alibaba_container_usage": "c_1,m_1,0,50,60,1.2,,,1.5,2.5,3\nc_1,m_1,10,50,60,1.2,,,1.5,2.5,3\n",
     "google_2019": '{"start_time": "6000000", "collection_id": "9", "instance_index": 3, "page_cache_memory": 1}\n',
-    "azure_vm_cpu": "0,vm1,1,9,5.5\n300,vm1,1,9,6\n",
-    "bitbrains": BITBRAINS_HEADER
-    + "1372629804;\t4;\t11704;\t10912;\t93.2;\t67108864;\t6129274.4;\t0.1;\t20.4;\t1;\t2\n",
-    "philly_cpu": "time,machine_id,cpu_util\n2017-10-03 00:08:00 PDT,m1,12.5\n2017-10-03 00:09:00 PDT,m1,NA\n",
-    "philly_mem": "time,machine_id,mem_total,mem_free\n2017-10-03 00:08:00 PST,m1,528,400\n",
-    "philly_gpu": "time,machineId,"
-    + ",".join(f"gpu{k}_util" for k in range(8))
-    + "\n2017-10-03 00:08:00 PDT,m,1,2,3,4,5,6,7,8,\n",
-    "supercloud_cpu": "Step,Node,Series,ElapsedTime,EpochTime,CPUFrequency,CPUTime,CPUUtilization,RSS,VMSize,Pages,"
-    "ReadMB,WriteMB\n0,n1,0,0,1600000000,2,1,380.5,9,9,0,1,1\n",
-    "supercloud_gpu": "timestamp,gpu_index,utilization_gpu_pct,utilization_memory_pct,memory_free_MiB,memory_used_MiB,"
-    "temperature_gpu,temperature_memory,power_draw_W\n1600000000.1,0,50,1,1,1,40,40,70.5\n",
     "wandb": "_step,_runtime,_timestamp,system.cpu,time_s\n0,0,100,10,\n1,1,101,,0.5\n",
     "tensorboard": "Wall time,Step,Value\n100,0,1\n102,25,1\n",
     "pytorch_log": "Epoch: [0][10/5005]\tTime 0.500 (0.6)\tData 0.010 (0.2)\n",
@@ -51,7 +33,6 @@ GOOD = {
     "nvrx_scores": "Rank 0 GPUs relative perf: {0: 0.96, 1: 0.90}\nRank 0 GPUs relative perf: {0: 0.9, 1: 1.0}\n",
     "megatron_timers": "times across ranks (ms):\n  forward-compute:\n     rank  0: 10.00\n     rank  1: 20.00\n"
     "  backward-compute:\n     rank  0: 10.00\n     rank  1: 20.00\n",
-    "fedscale": "client,computation,communication\na,20,500\n",
     "json": '{"worker": "a", "iteration": 0, "samples": 8, "seconds": 0.5}\n'
     '{"worker": "b", "iteration": 0, "samples": 8, "seconds": 1}\n',
     "wandb_chart": '"Step","a - t","a - t__MIN","a - t__MAX","b - t","b - t__MIN","b - t__MAX"\n'
