@@ -227,7 +227,8 @@ def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int
             f"{path}: row {first_row + row}, column {column!r}: must be a time like 2017-10-03 00:08:00 with the zone "
             f"UTC, an offset like +02:00, or none, got {texts.iloc[row]!r}"
         )
-    return ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(1, "s")).to_numpy(dtype=np.float64)
+    seconds = (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(1, "s")
+    return np.asarray(seconds, dtype=np.float64)
 
 
 NUMBER, TEXT = "number", "text"
