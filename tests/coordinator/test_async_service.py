@@ -222,9 +222,7 @@ def test_sink_round_trip_with_ledger(tmp_path):
     np.testing.assert_array_equal(run.of_workers["staleness"], [one.staleness for one in seen])
     assert run.of_fleet["applied"][-1] == server.sampler.applied == 240
     assert run.of_workers["done"][-1].sum() == 240
-    assert run.of_workers["pushes"].sum() == server.version
     assert run.of_fleet["largest"][-1] == server.ledger.largest_staleness
-    assert run.of_fleet["actual"][-1] == pytest.approx(server.calibration.actual)
     assert run.stragglers[-1] == ("worse",)
     assert "worse is a straggler: its" in " ".join(run.why)
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from made_pages import Parsed, slowed_run, slowed_trace
 
 from paceline._text import escape_surrogates, to_printable
-from paceline.audit import AuditStatus, AuditVerdict, Cause
 from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
-from paceline.report import audit_page, evaluation_page, render, replay_page, run_page, write_page
+from paceline.report import evaluation_page, render, replay_page, run_page, write_page
 from paceline.report.drawing import WAYS, shown
 from paceline.report.page import ROWS, TEMPLATE
 
@@ -46,14 +45,7 @@ def replay_of(folder, names, job="job"):
     return replay_page(replay_all({"ewma": Balanced(EWMA())}, [trace], warmup=10), [trace], command="paceline replay")
 
 
-def audit_of(folder, names, job="job"):
-    known = {"status": AuditStatus.NOT_EXACT, "cause": Cause.TERMS, "detail": names[0], "deviation": 0.031, "steps": 3}
-    runs = {"an equal run": 0.0, f"{names[1]} exchanged": 0.031}
-    verdict = AuditVerdict(**known, ranks=2, parameter=names[2], precision="float64", notes=(job,), runs=runs)
-    return audit_page(json.loads(verdict.to_json()), script=job, command=f"paceline audit -- {names[3]}")
-
-
-KINDS = {"run": run_of, "evaluation": evaluation_of, "replay": replay_of, "audit": audit_of}
+KINDS = {"run": run_of, "evaluation": evaluation_of, "replay": replay_of}
 NAMES = ["gpu0", "gpu1", "gpu2", "gpu3"]
 
 
@@ -170,7 +162,7 @@ def test_verdict_facts_match_sentences(kind, pages):
     for answer in pages[kind]["verdict"]:
         words = f"{answer['headline']} {answer['text']}"
         for value in answer["facts"].values():
-            assert kind == "audit" or any(shown(value, how) in words for how in WAYS if how != "range")
+            assert any(shown(value, how) in words for how in WAYS if how != "range")
         stated = re.findall(r"(?<![\w.])\d[\d.,]*\d(?= (?:min|h|s)\b)", words)
         told = {
             shown(value, how)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,8 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from paceline.cli.output import AsJson, ToPage, err, out, require_page, typed, working, write_page
-from paceline.cli.report import sha256
+from paceline.cli.output import AsJson, err, out, working
 
 
 def audit(
@@ -26,7 +24,6 @@ def audit(
     keep: Annotated[
         Path | None, typer.Option(help="A new folder in which to leave the records and logs of all runs.")
     ] = None,
-    to_page: ToPage = None,
 ) -> None:
     """Audit a training script: whether a sample counts the same on whichever rank it lands.
 
@@ -41,7 +38,6 @@ def audit(
     from paceline.audit import Audit, Launcher
     from paceline.audit.launch import found
 
-    require_page(to_page)
     program = found(command)
     with ExitStack() as closing:
         folder = Path(closing.enter_context(TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)))
@@ -60,10 +56,4 @@ def audit(
             out.print(escape(verdict.remedy), soft_wrap=True, highlight=False)
         for note in verdict.notes:
             err.print(escape(note), soft_wrap=True, highlight=False)
-    if to_page is not None:
-        from paceline.report import audit_page
-
-        script = next((Path(word) for word in command if word.endswith(".py")), Path(command[-1]))
-        digest, known = sha256(script) if script.is_file() else "", json.loads(verdict.to_json())
-        write_page(audit_page(known, script=script.name, digest=digest, command=typed()), to_page)
     raise typer.Exit(verdict.status.value)

@@ -20,7 +20,7 @@ from paceline._text import to_printable
 from paceline.cli.output import out
 
 if TYPE_CHECKING:
-    from paceline.recording import AsyncRun, AsyncRunReader, Run, RunReader
+    from paceline.recording import AsyncRun, Run, RunReader
 
 Source = Annotated[
     Path, typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken.")
@@ -65,7 +65,7 @@ class Watched:
 
     def __init__(self, source: Path) -> None:
         self._source = source
-        self._reader: RunReader | AsyncRunReader | None = None
+        self._reader: RunReader | None = None
         self._arrived: float | None = None
 
     def picture(self) -> RenderableType:
@@ -78,20 +78,20 @@ class Watched:
             return Text(f"{to_printable(str(reader.path))} holds no iteration yet{skipped}")
         run = reader.run()
         silent = 0.0 if reader.ended else self._silent(run.of_fleet["time"][-1])
-        shown = async_view if isinstance(run, AsyncRun) else view
-        picture = shown(run, done=len(reader), silent=silent)  # type: ignore[arg-type]  # each has the run of its kind
+        if isinstance(run, AsyncRun):
+            picture = async_view(run, done=len(reader), silent=silent)
+        else:
+            picture = view(run, done=len(reader), silent=silent)
         if reader.ended and isinstance(picture.subtitle, Text):
             picture.subtitle.append(", ended")
         return picture
 
-    def _read(self) -> RunReader | AsyncRunReader:
-        from paceline.recording import AsyncRunReader, RunReader, is_asynchronous, newest
+    def _read(self) -> RunReader:
+        from paceline.recording import RunReader, newest
 
         path = newest(self._source)
-        # Each time again: the file may have been empty so far, or a run of the other kind was written over it.
-        kind = AsyncRunReader if path.is_file() and is_asynchronous(path) else RunReader
-        if self._reader is None or self._reader.path != path or not isinstance(self._reader, kind):
-            self._reader, self._arrived = kind(path, keep=2000), None
+        if self._reader is None or self._reader.path != path:
+            self._reader, self._arrived = RunReader(path, keep=2000), None
             self._reader.poll()
         elif self._reader.poll():
             self._arrived = time.monotonic()
@@ -381,9 +381,6 @@ def _async_headline(run: AsyncRun) -> Text:
         f"largest staleness applied {last['largest']:.0f}, {bound}; wasted {format_percent(run.wasted_share[-1])}"
     )
     text.append(f" (dropped {last['dropped']:,.0f}, given up {last['abandoned']:,.0f}, refused {last['refused']:,.0f})")
-    if np.isfinite(last["forecast"]):
-        text.append(f"\nstaleness forecast {last['forecast']:.1f}, seen {last['actual']:.1f}; ")
-        text.append(f"{format_percent(last['covered'])} of the pushes within the limit of the forecast")
     return text
 
 

@@ -335,7 +335,7 @@ class RoundRecorder:
         complete = len(self._verdicts) >= len(server.fleet) and now - self._round_began >= self.min_seconds
         if not (complete or server.finished):
             return
-        ledger, seen, workers = server.ledger, server.calibration, server.workers
+        ledger, workers = server.ledger, server.workers
         accounts = [ledger.accounts.get(worker, WorkerAccount()) for worker in workers]
         staleness = [
             [one.staleness for one in self._verdicts if one.worker == worker and one.staleness >= 0]
@@ -353,7 +353,6 @@ class RoundRecorder:
             version=server.version,
             applied=server.sampler.applied,
             sizes=server.sizes,
-            pushes=np.array([sum(one.worker == worker for one in self._verdicts) for worker in workers]),
             staleness=np.array([sum(each) / len(each) if each else np.nan for each in staleness]),
             expected=server.expected_staleness,
             done=np.array([account.applied for account in accounts]),
@@ -363,9 +362,6 @@ class RoundRecorder:
             abandoned=self._before.wasted[Outcome.ABANDONED],
             refused=self._before.wasted[Outcome.REFUSED],
             wasted_share=ledger.wasted_share,
-            forecast=seen.forecast if seen.pushes else float("nan"),
-            actual=seen.actual if seen.pushes else float("nan"),
-            covered=seen.covered if seen.pushes else float("nan"),
             largest=ledger.largest_staleness,
             stragglers=tuple(self._before.stragglers),
             acted=bool(reason),

@@ -11,10 +11,8 @@ from paceline.recording.recorder import Recorder
 from paceline.recording.records import Iteration, Round
 from paceline.recording.run_log import (
     AsyncRun,
-    AsyncRunReader,
     Run,
     RunReader,
-    is_asynchronous,
     newest,
     read_async_run,
     read_run,
@@ -24,7 +22,6 @@ from paceline.recording.torch import Watch, watch
 
 __all__ = [
     "AsyncRun",
-    "AsyncRunReader",
     "ControlGroup",
     "Covariate",
     "Iteration",
@@ -41,7 +38,6 @@ __all__ = [
     "Watch",
     "all_covariates",
     "default_covariates",
-    "is_asynchronous",
     "merge",
     "newest",
     "nvml_covariates",

@@ -168,8 +168,7 @@ class Round:
     """Record of a round at the server: at least as many pushes as there are workers. Arrays are in their order.
 
     ``dropped``, ``abandoned`` and ``refused`` are samples whose steps ended like this; all went back to be drawn again.
-    Where none was forecast, ``forecast``, ``actual`` and ``covered`` are NaN. ``applied`` counts those of a resumed run
-    too, and ``wasted_share`` does not.
+    ``applied`` counts those of a resumed run too, and ``wasted_share`` does not.
     """
 
     index: int  # from 0 on
@@ -181,8 +180,7 @@ class Round:
     version: int  # updates applied so far
     applied: int  # samples applied so far
     sizes: Sizes  # samples of each worker's next step, [W]
-    pushes: Sizes  # how often each pushed in this round, [W]
-    staleness: Array  # mean of these pushes, [W], in versions; NaN where there was none that counted
+    staleness: Array  # mean of the pushes of this round, [W], in versions; NaN where there was none that counted
     expected: Array  # staleness forecast for the next push, [W]; NaN without a forecast
     done: Sizes  # samples of each worker that were applied so far, [W]
     wasted: Sizes  # samples of each that were computed for nothing so far, [W]
@@ -191,9 +189,6 @@ class Round:
     abandoned: int
     refused: int
     wasted_share: float  # of the samples computed since the server started
-    forecast: float  # mean of the staleness forecast so far
-    actual: float  # mean of the staleness seen so far
-    covered: float  # share of the pushes within the forecast's limit
     largest: int  # staleness applied so far
     stragglers: tuple[str, ...]  # by measured or by forecast staleness
     acted: bool  # workers, sizes or stragglers changed, or a step came to nothing

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +18,6 @@ from paceline._arrays import Array
 from paceline._text import to_printable
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import Waiting, waiting
-
-MAX_INTEGER = 10**300
-"""Integers in JSON may have any number of digits; one beyond this was never measured and would not fit into a float."""
-
-MAX_LINE_BYTES = 1 << 22
-"""Bytes of the longest line that is parsed: enough for 50,000 workers, and parsing takes at most 100 times as much."""
 
 RUN_SCHEMA_VERSION = ROUND_SCHEMA_VERSION = 1
 """The versions of the formats; a reader refuses later versions."""
@@ -35,21 +28,44 @@ WORK_KEY = "work"
 
 FLEET_KEYS = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
 
-ROUND_WORKER_KEYS = ("sizes", "pushes", "staleness", "expected", "done", "wasted", "waited")
+ROUND_WORKER_KEYS = ("sizes", "staleness", "expected", "done", "wasted", "waited")
 ROUND_FLEET_KEYS = (
-    "index",
-    "time",
-    "version",
-    "applied",
-    "dropped",
-    "abandoned",
-    "refused",
-    "wasted_share",
-    "forecast",
-    "actual",
-    "covered",
-    "largest",
+    *("index", "time", "version", "applied", "dropped", "abandoned", "refused"),
+    *("wasted_share", "largest"),
 )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Keys of the lines of one kind of run."""
+
+    schema_version: int  # the newest that can be read
+    fleet_keys: tuple[str, ...]
+    worker_keys: tuple[str, ...]
+    optional_worker_keys: tuple[str, ...]  # a line may lack them
+    nullable_keys: tuple[str, ...]  # those of the fleet's numbers that may be null
+    other_types: dict[str, type]  # further keys of a line, and their types; the reason is the last
+
+
+KINDS = {
+    "paceline_run": Kind(
+        RUN_SCHEMA_VERSION,
+        FLEET_KEYS,
+        WORKER_KEYS,
+        (WORK_KEY,),
+        ("wall_seconds", "equal_seconds", "overhead_seconds", "gain"),
+        {"agreed": bool, "acted": bool, "why": str},
+    ),
+    "paceline_async_run": Kind(
+        ROUND_SCHEMA_VERSION,
+        ROUND_FLEET_KEYS,
+        ROUND_WORKER_KEYS,
+        (),
+        (),
+        {"stragglers": list, "acted": bool, "why": str},
+    ),
+}
+"""Kinds of runs by the key that marks a header, whose value is the schema version."""
 
 
 class PackedRecord(NamedTuple):
@@ -61,12 +77,12 @@ class PackedRecord(NamedTuple):
     others: tuple[Any, ...]
 
 
-class GrowingFileReader:
-    """Reads a file of JSON lines as it grows; what a line means is up to classes that inherit from this.
+class RunReader:
+    """Reads the file of a run as it grows, synchronous or asynchronous as its first line says.
 
     An incomplete last line is left for later. Any other line that cannot be read is skipped and counted: one cut short
-    where the process was killed and the run resumed, one that lacks a number, one longer than 4 MB, or one that does
-    not match the fleet named last.
+    where the process was killed and the run resumed, one that lacks a number, or one that does not match the fleet
+    named last.
 
     Parameters
     ----------
@@ -83,17 +99,10 @@ class GrowingFileReader:
         Whether the newest line says that the run has ended.
     """
 
-    header_key: str  # the key that marks a header; its value is the schema version
-    schema_version: int  # the newest that can be read
-    fleet_keys: tuple[str, ...]  # keys of the fleet's numbers in a line
-    worker_keys: tuple[str, ...]  # keys of the workers' numbers
-    optional_worker_keys: tuple[str, ...] = ()  # keys of further numbers of the workers, which a line may lack
-    nullable_keys: tuple[str, ...]  # those of the fleet's numbers that may be null
-    other_types: ClassVar[dict[str, type]]  # further keys of a line, and their types
-
     def __init__(self, path: str | Path, keep: int | None = None) -> None:
         self.path = Path(path)
         self.keep = keep
+        self._first_bytes = b""
         if not self.path.is_file():
             raise FileNotFoundError(f"there is no file {to_printable(str(self.path))}")
         self._restart()
@@ -104,127 +113,117 @@ class GrowingFileReader:
         It raises ``ValueError`` if the file is not the record of a run, or has a later version.
         """
         before = self._count
-        if self._is_another_file():
-            self._restart()
-            before = 0
-        for text in self._new_lines():
-            self._process_line(text)
+        with self.path.open("rb") as file:
+            if file.read(len(self._first_bytes)) != self._first_bytes:  # another run has taken the file's place
+                self._restart()
+                before = 0
+            file.seek(self._offset)
+            while (text := file.readline()).endswith(b"\n"):
+                self._offset += len(text)
+                self._first_bytes = self._first_bytes or text[: 1 << 12]
+                self._process_line(text)
         return self._count - before
-
-    def read(self, noun: str) -> Self:
-        """Read the whole file; raise ``ValueError`` where it holds no record, an "iteration" or a "round"."""
-        if not self.poll():
-            skipped = f"; {self.skipped} of its lines could not be read" if self.skipped else ""
-            raise ValueError(f"{to_printable(str(self.path))} holds no {noun} yet{skipped}")
-        return self
 
     def __len__(self) -> int:
         """Return the number of records read so far, kept or not."""
         return self._count
 
-    def parse_record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> PackedRecord | None:
-        """Return the record in a line; ``None`` if it lacks something."""
-        if not line.keys() >= {*self.worker_keys, *self.fleet_keys, *self.other_types}:
-            return None
-        numbers = [line[key] for key in self.fleet_keys]
-        rows = [line[key] for key in self.worker_keys]
-        rows += [[None] * len(fleet) if line.get(key) is None else line[key] for key in self.optional_worker_keys]
-        known = [number for key, number in zip(self.fleet_keys, numbers, strict=True) if key not in self.nullable_keys]
-        sound = (
-            all(isinstance(row, list) and len(row) == len(fleet) for row in rows)
-            and all(map(is_number_or_null, chain.from_iterable(rows)))
-            and all(map(is_number_or_null, numbers))
-            and all(number is not None and math.isfinite(number) for number in known)
-            and all(isinstance(line[key], kind) for key, kind in self.other_types.items())
-        )
-        if not sound:
-            return None
-        values = np.array([*numbers, *chain.from_iterable(rows)], dtype=np.float64)
-        return PackedRecord(fleet, values, tuple(line[key] for key in self.other_types))
+    def run(self) -> Run | AsyncRun:
+        """Return the run so far; only the records that are kept."""
+        workers, of_workers, of_fleet = self._stack_columns()
+        common: dict[str, Any] = {
+            "name": str(self.path),
+            "workers": workers,
+            "of_workers": of_workers,
+            "of_fleet": of_fleet,
+        }
+        others = list(zip(*(line.others for line in self._lines), strict=True)) or [()] * len(self._kind.other_types)
+        common |= {"why": others[-1], "skipped": self.skipped, "lost": self.lost}
+        if self._kind is KINDS["paceline_async_run"]:
+            about: dict[str, Any] = {name: self._header.get(name) for name in ("scheme", "bound", "batch")}
+            return AsyncRun(**common, **about, stragglers=tuple(map(tuple, others[0])), acted=others[1])
+        agreed, acted = (np.array(one, dtype=bool) for one in others[:2])
+        return Run(**common, agreed=agreed, acted=acted)
 
-    def stack_columns(self) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
+    def _stack_columns(self) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
         """Return all workers, in the order in which they appeared, and their numbers, ``[T, W]``, and the fleet's."""
-        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in self.lines for w in line.fleet))}
-        names, count = (*self.worker_keys, *self.optional_worker_keys), len(self.fleet_keys)
-        of_workers = {name: np.full((len(self.lines), len(place)), np.nan) for name in names}
-        of_fleet = np.empty((count, len(self.lines)))
-        for t, line in enumerate(self.lines):
-            of_fleet[:, t] = line.values[:count]
+        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in self._lines for w in line.fleet))}
+        names, fleet_keys = (*self._kind.worker_keys, *self._kind.optional_worker_keys), self._kind.fleet_keys
+        of_workers = {name: np.full((len(self._lines), len(place)), np.nan) for name in names}
+        of_fleet = np.empty((len(fleet_keys), len(self._lines)))
+        for t, line in enumerate(self._lines):
+            of_fleet[:, t] = line.values[: len(fleet_keys)]
             columns = [place[worker] for worker in line.fleet]
-            for name, row in zip(names, line.values[count:].reshape(len(names), -1), strict=True):
+            for name, row in zip(names, line.values[len(fleet_keys) :].reshape(len(names), -1), strict=True):
                 of_workers[name][t, columns] = row
-        return tuple(place), of_workers, dict(zip(self.fleet_keys, of_fleet, strict=True))
+        return tuple(place), of_workers, dict(zip(fleet_keys, of_fleet, strict=True))
 
     def _restart(self) -> None:
         self._offset = self._count = self.skipped = self.lost = 0
-        self.lines: deque[PackedRecord] = deque(maxlen=self.keep)
-        self._first_bytes = self._last_bytes = b""
-        self._in_long_line = self.ended = False
-        self._fleet: tuple[str, ...] | None = None
-        self._headers: dict[str, dict[str, Any] | None] = {}
-        self.header: dict[str, Any] = {}  # the newest
-
-    def _is_another_file(self) -> bool:
-        """Return whether what was read first and last is not there any more: another run has taken the file's place."""
-        with self.path.open("rb") as file:
-            begin = file.read(len(self._first_bytes))
-            file.seek(self._offset - len(self._last_bytes))
-            return (begin, file.read(len(self._last_bytes))) != (self._first_bytes, self._last_bytes)
-
-    def _new_lines(self) -> Iterator[bytes]:
-        """Yield each whole line after the offset and move the offset behind it; of a line too long only its start."""
-        with self.path.open("rb") as file:
-            file.seek(self._offset)
-            # Never the rest of the file at once: a file without a line break may be larger than the memory.
-            while (text := file.readline(MAX_LINE_BYTES)).endswith(b"\n") or len(text) == MAX_LINE_BYTES:
-                self._offset += len(text)
-                # the first line names the workers, and the bytes before the place read tell whether
-                # the file was replaced
-                self._first_bytes = self._first_bytes or text[: 1 << 12]
-                self._last_bytes = (self._last_bytes + text)[-(1 << 12) :]
-                goes_on, self._in_long_line = self._in_long_line, not text.endswith(b"\n")
-                if not goes_on:
-                    yield b"..." if self._in_long_line else text
+        self._lines: deque[PackedRecord] = deque(maxlen=self.keep)
+        self._first_bytes, self.ended = b"", False
+        self._headers: dict[str, dict[str, Any]] = {}  # by run: a broken header explains no line
+        self._header: dict[str, Any] = {}  # the newest
+        self._kind = KINDS["paceline_run"]
 
     def _process_line(self, text: bytes) -> None:
         line = parse_object(text)
-        is_header = self.header_key in line
-        if is_header:
-            self._fleet = self._parse_fleet(line)
-            self._headers[str(line.get("run"))] = None if self._fleet is None else line
-        if not self.header:
+        key = next((key for key in KINDS if key in line), None)
+        if key is not None and not (self._header and self._kind is not KINDS[key]):
+            self._process_header(key, line)
+        if not self._header:
             raise ValueError(
                 f"{to_printable(str(self.path))} is not the record of a run: its first line must be a JSON object with "
-                f"{self.header_key}, the schema's number, and workers, their names"
+                f"{' or '.join(KINDS)}, the schema's number, and workers, their names"
             )
-        self.ended = not is_header and "ended" in line
-        if self.ended:
+        self.ended = "ended" in line
+        if self.ended or line is self._header:
             return
-        header = None if is_header else self._headers.get(str(line.get("run")))
-        record = None if header is None else self.parse_record(tuple(header["workers"]), line)
+        header = None if key else self._headers.get(str(line.get("run")))
+        record = None if header is None else self._parse_record(tuple(header["workers"]), line)
         if record is not None:
-            self.lines.append(record)
+            self._lines.append(record)
             self._count += 1
-            lost = line.get("lost_before", 0)
-            self.lost += lost if isinstance(lost, int) and 0 <= lost < MAX_INTEGER else 0
-        elif text.strip() and not (is_header and self._fleet is not None):
+            self.lost += line.get("lost_before", 0)
+        elif text.strip():
             self.skipped += 1
 
-    def _parse_fleet(self, header: dict[str, Any]) -> tuple[str, ...] | None:
-        """Return the workers that a header names; ``None`` if it is broken, as it then explains no line."""
-        schema, workers = header[self.header_key], header.get("workers")
-        if isinstance(schema, int) and schema > self.schema_version:
+    def _process_header(self, key: str, line: dict[str, Any]) -> None:
+        schema, workers = line[key], line.get("workers")
+        if isinstance(schema, int) and schema > KINDS[key].schema_version:
             raise ValueError(
-                f"{to_printable(str(self.path))} was written by paceline "
-                f"{to_printable(str(header.get('version')))}, whose format this version does not know; "
-                "read it with that version or a later one"
+                f"{to_printable(str(self.path))} was written by paceline {to_printable(str(line.get('version')))}, "
+                "whose format this version does not know; read it with that version or a later one"
             )
-        if not isinstance(schema, int) or not isinstance(workers, list) or not workers:
+        names = isinstance(workers, list) and all(isinstance(worker, str) for worker in workers)
+        if isinstance(schema, int) and names and workers and len(set(workers)) == len(workers):
+            self._header, self._kind, self._headers[str(line.get("run"))] = line, KINDS[key], line
+        else:
+            self._headers.pop(str(line.get("run")), None)
+
+    def _parse_record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> PackedRecord | None:
+        """Return the record in a line; ``None`` if it lacks something."""
+        kind = self._kind
+        if not line.keys() >= {*kind.worker_keys, *kind.fleet_keys, *kind.other_types}:
             return None
-        if not all(isinstance(worker, str) for worker in workers) or len(set(workers)) != len(workers):
+        numbers = [line[key] for key in kind.fleet_keys]
+        rows = [line[key] for key in kind.worker_keys]
+        rows += [[None] * len(fleet) if line.get(key) is None else line[key] for key in kind.optional_worker_keys]
+        sound = (
+            all(isinstance(row, list) and len(row) == len(fleet) for row in rows)
+            and all(type(number) in (int, float, type(None)) for number in chain(numbers, *rows))
+            and all(isinstance(line[key], of_type) for key, of_type in kind.other_types.items())
+        )
+        if not sound:
             return None
-        self.header = header
-        return tuple(workers)
+        try:
+            values = np.array([*numbers, *chain.from_iterable(rows)], dtype=np.float64)
+        except OverflowError:  # a whole number beyond all bounds
+            return None
+        known = [key not in kind.nullable_keys for key in kind.fleet_keys]
+        if not np.isfinite(values[: len(known)][known]).all():
+            return None
+        return PackedRecord(fleet, values, tuple(line[key] for key in kind.other_types))
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
@@ -234,13 +233,6 @@ def parse_object(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return line if isinstance(line, dict) else {}
-
-
-def is_number_or_null(value: Any) -> bool:
-    """Return whether a value is a number that fits into a float, or null, which means unknown."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return -MAX_INTEGER < value < MAX_INTEGER
-    return value is None or isinstance(value, float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,33 +343,39 @@ class Run:
         )
 
 
-class RunReader(GrowingFileReader):
-    """Reads the file of a synchronous run as it grows; see :class:`GrowingFileReader`."""
-
-    header_key, schema_version = "paceline_run", RUN_SCHEMA_VERSION
-    fleet_keys, worker_keys, optional_worker_keys = FLEET_KEYS, WORKER_KEYS, (WORK_KEY,)
-    nullable_keys = ("wall_seconds", "equal_seconds", "overhead_seconds", "gain")
-    other_types: ClassVar[dict[str, type]] = {"agreed": bool, "acted": bool, "why": str}
-
-    def run(self) -> Run:
-        """Return the run so far; only the iterations that are kept."""
-        workers, of_workers, of_fleet = self.stack_columns()
-        agreed, acted, why = zip(*(line.others for line in self.lines), strict=True) if self.lines else ((), (), ())
-        truths = np.array(agreed, dtype=bool), np.array(acted, dtype=bool)
-        return Run(str(self.path), workers, of_workers, of_fleet, *truths, why, self.skipped, self.lost)
-
-
 def read_run(path: str | Path) -> Run:
-    """Read a file of JSON lines.
+    """Read the record of a synchronous run.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is not the record of a run, holds no iteration, or has a later version.
+        If it is not the record of a synchronous run, holds no iteration, or has a later version.
     """
-    return RunReader(path).read("iteration").run()
+    run = _read(path, "iteration")
+    if not isinstance(run, Run):
+        raise ValueError(
+            f"{to_printable(run.name)} is the record of an asynchronous run, whose rounds paceline watch shows and "
+            "read_async_run reads"
+        )
+    return run
+
+
+def read_async_run(path: str | Path) -> AsyncRun:
+    """Read the record of an asynchronous run; it raises as :func:`read_run` does."""
+    run = _read(path, "round")
+    if not isinstance(run, AsyncRun):
+        raise ValueError(f"{to_printable(run.name)} is the record of a synchronous run: read it with read_run")
+    return run
+
+
+def _read(path: str | Path, noun: str) -> Run | AsyncRun:
+    reader = RunReader(path)
+    if not reader.poll():
+        skipped = f"; {reader.skipped} of its lines could not be read" if reader.skipped else ""
+        raise ValueError(f"{to_printable(str(path))} holds no {noun} yet{skipped}")
+    return reader.run()
 
 
 def newest(path: str | Path) -> Path:
@@ -437,55 +435,3 @@ class AsyncRun:
         applied_R, seconds_R = np.diff(self.of_fleet["applied"]), np.diff(self.of_fleet["time"])
         forward_R = (applied_R >= 0) & (seconds_R > 0)  # a restart goes back to the last checkpoint
         return float(applied_R[forward_R].sum() / seconds_R[forward_R].sum()) if forward_R.any() else float("nan")
-
-
-class AsyncRunReader(GrowingFileReader):
-    """Reads the file of an asynchronous run as it grows; see :class:`GrowingFileReader`."""
-
-    header_key, schema_version = "paceline_async_run", ROUND_SCHEMA_VERSION
-    fleet_keys, worker_keys = ROUND_FLEET_KEYS, ROUND_WORKER_KEYS
-    nullable_keys = ("forecast", "actual", "covered")
-    other_types: ClassVar[dict[str, type]] = {"stragglers": list, "acted": bool, "why": str}
-
-    def run(self) -> AsyncRun:
-        """Return the run so far; only the rounds that are kept."""
-        bound, batch = self.header.get("bound"), self.header.get("batch")
-        workers, of_workers, of_fleet = self.stack_columns()
-        return AsyncRun(
-            name=str(self.path),
-            scheme=str(self.header.get("scheme")),
-            bound=bound if isinstance(bound, int) else None,
-            batch=batch if isinstance(batch, int) else 0,
-            workers=workers,
-            of_workers=of_workers,
-            of_fleet=of_fleet,
-            stragglers=tuple(tuple(line.others[0]) for line in self.lines),
-            acted=tuple(line.others[1] for line in self.lines),
-            why=tuple(line.others[2] for line in self.lines),
-            skipped=self.skipped,
-            lost=self.lost,
-        )
-
-    def parse_record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> PackedRecord | None:
-        """Return the record in a line; ``None`` if it lacks something, or its stragglers are no names."""
-        found = super().parse_record(fleet, line)
-        return found if found is not None and all(isinstance(name, str) for name in found.others[0]) else None
-
-
-def is_asynchronous(path: str | Path) -> bool:
-    """Return whether a file is the record of an asynchronous run, by its first line."""
-    with Path(path).open("rb") as file:
-        return AsyncRunReader.header_key in parse_object(file.readline(MAX_LINE_BYTES))
-
-
-def read_async_run(path: str | Path) -> AsyncRun:
-    """Read the record of an asynchronous run.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is not the record of an asynchronous run, holds no round, or has a later version.
-    """
-    return AsyncRunReader(path).read("round").run()

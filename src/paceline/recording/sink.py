@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,7 +28,6 @@ from paceline._version import __version__
 from paceline.datasets.waiting_time import waiting
 from paceline.recording.records import Iteration, Round
 from paceline.recording.run_log import (
-    MAX_LINE_BYTES,
     ROUND_FLEET_KEYS,
     ROUND_SCHEMA_VERSION,
     ROUND_WORKER_KEYS,
@@ -54,10 +52,7 @@ class Sink:
         if self._failed or (isinstance(record, Iteration) and record.worker != record.workers[0]):
             return
         try:
-            if isinstance(record, Round):
-                self.write_round(record)
-            else:
-                self.write(record)
+            self.write(record)
         except Exception as error:  # of any kind: a dashboard is never worth a training
             self._failed = True
             name = type(self).__name__
@@ -65,13 +60,9 @@ class Sink:
                 "no more metrics are written by %s: %s", name, to_printable(f"{type(error).__name__}: {error}")
             )
 
-    def write(self, iteration: Iteration) -> None:
-        """Write the record of an iteration."""
+    def write(self, record: Any) -> None:
+        """Write the record of an iteration, or of a round."""
         raise TypeError(f"{type(self).__name__} must define write")
-
-    def write_round(self, record: Round) -> None:
-        """Write the record of a round of asynchronous training."""
-        raise TypeError(f"{type(self).__name__} must define write_round to watch asynchronous training")
 
     def close(self) -> None:
         """Finish writing. A process that ends normally need not call it."""
@@ -121,48 +112,20 @@ def summary(iteration: Iteration) -> dict[str, float]:
     }
 
 
-def worker_numbers(iteration: Iteration) -> dict[str, list[float]]:
-    """Return the numbers of each worker, in the order of the fleet, by their names; work only where it is known."""
-    with np.errstate(invalid="ignore"):  # a worker may have reported an infinite time
-        waited_W = iteration.wait_seconds
-    names = ("samples", "work", "seconds", "forecast_seconds", "wait_seconds")
-    rows = (iteration.sizes, iteration.work, iteration.seconds, iteration.forecast_seconds, waited_W)
-    known = {name: row for name, row in zip(names, rows, strict=True) if row is not None}
-    return {name: np.asarray(row, dtype=float).tolist() for name, row in known.items()}
-
-
-ROUND_FLEET_METRICS = {
-    "version": ("version", "Updates applied."),
-    "applied_samples": ("applied", "Samples applied."),
-    "dropped_samples": ("dropped", "Samples of pushes beyond the bound, drawn again."),
-    "abandoned_samples": ("abandoned", "Samples of steps that were given up, drawn again."),
-    "refused_samples": ("refused", "Samples of pushes with something wrong, drawn again."),
-    "wasted_share": ("wasted_share", "Share of the samples computed that was for nothing."),
-    "stragglers": ("stragglers", "Workers that are stragglers."),
-    "largest_staleness": ("largest", "Largest staleness applied, in versions."),
-    "forecast_staleness": ("forecast", "Staleness forecast, in versions, the mean over all pushes."),
-    "actual_staleness": ("actual", "Staleness seen, in versions, the mean over all pushes."),
-    "forecast_covered": ("covered", "Share of the pushes within the forecast's limit."),
-}
-ROUND_WORKER_METRICS = {
-    "next_samples": ("sizes", "Samples of the next step."),
-    "staleness": ("staleness", "Mean staleness of the last round's pushes, in versions."),
-    "expected_staleness": ("expected", "Staleness forecast for the next push, in versions."),
-    "applied_samples": ("done", "Samples applied."),
-    "samples_wasted": ("wasted", "Samples computed for nothing."),
-    "waited_seconds": ("waited", "Time it waited for others."),
-}
-"""Names of a round's numbers on dashboards, of the fleet and of each worker: the record's field, and what it means."""
-
-
-def round_numbers(record: Round) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Return a round's numbers of the whole fleet, and of each worker, by their names on dashboards."""
-    fleet = {name: getattr(record, field) for name, (field, _) in ROUND_FLEET_METRICS.items()}
-    rows = {name: getattr(record, field) for name, (field, _) in ROUND_WORKER_METRICS.items()}
-    return (
-        {name: float(len(one) if isinstance(one, tuple) else one) for name, one in fleet.items()},
-        {name: np.asarray(row, dtype=float).tolist() for name, row in rows.items()},
-    )
+def board_numbers(record: Iteration | Round) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return the numbers of the whole fleet, and of each worker, by their names on dashboards."""
+    if isinstance(record, Round):
+        of_fleet, of_workers, _ = METRIC_DESCRIPTIONS["paceline_async"]
+        fleet = {name: float(getattr(record, name)) for name in of_fleet if name != "stragglers"}
+        fleet["stragglers"] = float(len(record.stragglers))
+        rows = {name: getattr(record, name) for name in of_workers}
+    else:
+        fleet = summary(record)
+        with np.errstate(invalid="ignore"):  # a worker may have reported an infinite time
+            rows = {"samples": record.sizes, "work": record.work, "wait_seconds": record.wait_seconds}
+        rows |= {"seconds": record.seconds, "forecast_seconds": record.forecast_seconds}
+    known = {name: row for name, row in rows.items() if row is not None}
+    return fleet, {name: np.asarray(row, dtype=float).tolist() for name, row in known.items()}
 
 
 def _equal_seconds(iteration: Iteration) -> float:
@@ -192,44 +155,36 @@ class Logging(Sink):
         self.every = every
         self._next_logged = self._disagreements = 0
 
-    def write(self, iteration: Iteration) -> None:
-        """Log the iteration: a warning if the workers had used different plans."""
-        self._disagreements += not iteration.agreed
-        # A disagreement that lasts is logged ever more rarely: the first time, the second, the fourth, ...
-        if not iteration.agreed and self._disagreements.bit_count() == 1:
-            logger.warning(
-                "iteration %d: the workers had different plans; the first's is used (so far %s)",
-                iteration.index,
-                count(self._disagreements, "time"),
-            )
+    def write(self, record: Iteration | Round) -> None:
+        """Log the iteration or the round: a warning if the workers had used different plans."""
+        decision = record if isinstance(record, Round) else record.plan
+        if isinstance(record, Iteration) and not record.agreed:
+            self._disagreements += 1
+            # A disagreement that lasts is logged ever more rarely: the first time, the second, the fourth, ...
+            if self._disagreements.bit_count() == 1:
+                logger.warning(
+                    "iteration %d: the workers had different plans; the first's is used (so far %s)",
+                    record.index,
+                    count(self._disagreements, "time"),
+                )
         # >= because short iterations may skip numbers
-        if iteration.plan.acted or iteration.index >= self._next_logged:
-            self._next_logged = (iteration.index // self.every + 1) * self.every
-            numbers = summary(iteration)
-            logger.info(
-                "iteration %d: %s, waiting %s, %s less than with equal batches; sizes %s. %s",
-                iteration.index,
-                duration(numbers["seconds"]),
-                percent(numbers["waiting_share"]),
-                percent(numbers["gain"]),
-                iteration.sizes.tolist(),
-                to_printable(iteration.plan.why),  # a log is often read on a terminal
-            )
-
-    def write_round(self, record: Round) -> None:
-        """Log the round, if something happened in it, or every ``every`` rounds."""
-        if record.acted or record.index >= self._next_logged:
+        if decision.acted or record.index >= self._next_logged:
             self._next_logged = (record.index // self.every + 1) * self.every
-            logger.info(
-                "round %d: version %d, %s applied, %s wasted, stragglers %s; sizes %s. %s",
-                record.index,
-                record.version,
-                count(record.applied, "sample"),
-                percent(record.wasted_share),
-                list(map(to_printable, record.stragglers)),
-                record.sizes.tolist(),
-                to_printable(record.why),
-            )
+            sizes, why = record.sizes.tolist(), to_printable(decision.why)  # a log is often read on a terminal
+            logger.info("%s; sizes %s. %s", _describe(record), sizes, why)
+
+
+def _describe(record: Iteration | Round) -> str:
+    if isinstance(record, Round):
+        return (
+            f"round {record.index}: version {record.version}, {count(record.applied, 'sample')} applied, "
+            f"{percent(record.wasted_share)} wasted, stragglers {list(map(to_printable, record.stragglers))}"
+        )
+    numbers = summary(record)
+    return (
+        f"iteration {record.index}: {duration(numbers['seconds'])}, waiting {percent(numbers['waiting_share'])}, "
+        f"{percent(numbers['gain'])} less than with equal batches"
+    )
 
 
 class TensorBoard(Sink):
@@ -252,37 +207,29 @@ class TensorBoard(Sink):
         self.folder = Path(folder)
         self._writer: Any = None
 
-    def write(self, iteration: Iteration) -> None:
+    def write(self, record: Iteration | Round) -> None:
         """Write the scalars, and the reason as text where sizes changed."""
-        plan = iteration.plan
-        self._write(iteration, plan.why if plan.acted else "", summary(iteration), worker_numbers(iteration))
-
-    def write_round(self, record: Round) -> None:
-        """Write the scalars, and the reason as text where something happened."""
-        self._write(record, record.why if record.acted else "", *round_numbers(record))
-
-    def close(self) -> None:
-        """Write scalars that are still in memory."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def _write(
-        self, record: Iteration | Round, why: str, numbers: dict[str, float], rows: dict[str, list[float]]
-    ) -> None:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(self.folder)
             atexit.register(self.close)  # TensorBoard's writer flushes only every two minutes
-        for name, value in numbers.items():
+        fleet, rows = board_numbers(record)
+        for name, value in fleet.items():
             if not math.isnan(value):  # a board would draw it as a point of its own
                 self._writer.add_scalar(f"paceline/{name}", value, record.index, walltime=record.time)
         for name, values_W in rows.items():
             for worker, value in zip(record.workers, values_W, strict=True):
                 place = f"paceline_{name}/{escape_surrogates(worker)}"
                 self._writer.add_scalar(place, value, record.index, walltime=record.time)
-        if why:
-            self._writer.add_text("paceline/why", escape_surrogates(why), record.index, walltime=record.time)
+        decision = record if isinstance(record, Round) else record.plan
+        if decision.acted:
+            self._writer.add_text("paceline/why", escape_surrogates(decision.why), record.index, walltime=record.time)
+
+    def close(self) -> None:
+        """Write scalars that are still in memory."""
+        if self._writer is not None:
+            self._writer.close()
 
 
 class Prometheus(Sink):
@@ -319,19 +266,28 @@ class Prometheus(Sink):
         self._metrics: RegisteredMetrics | None = None
         self._workers: tuple[str, ...] = ()
 
-    def write(self, iteration: Iteration) -> None:
-        """Set the gauges and count the iteration."""
-        counters = self._set_gauges("paceline", iteration.workers, summary(iteration), worker_numbers(iteration))
-        counters["iterations"].inc()
-        counters["samples"].inc(iteration.global_batch)
-        counters["changes"].inc(iteration.plan.acted)
-        counters["disagreements"].inc(not iteration.agreed)
-
-    def write_round(self, record: Round) -> None:
-        """Set the gauges and count the round."""
-        counters = self._set_gauges("paceline_async", record.workers, *round_numbers(record))
-        counters["rounds"].inc()
-        counters["changes"].inc(record.acted)
+    def write(self, record: Iteration | Round) -> None:
+        """Set the gauges, and count the iteration or the round."""
+        prefix = "paceline_async" if isinstance(record, Round) else "paceline"
+        gauges, worker_gauges, counters = self._metrics = self._metrics or self._register_metrics(prefix)
+        if record.workers != self._workers:
+            for gauge in worker_gauges.values():  # of workers that left
+                gauge.clear()
+            self._workers = record.workers
+        numbers, rows = board_numbers(record)
+        for name, value in numbers.items():
+            gauges[name].set(value)
+        for name, values_W in rows.items():
+            for worker, value in zip(record.workers, values_W, strict=True):
+                worker_gauges[name].labels(escape_surrogates(worker)).set(value)
+        if isinstance(record, Round):
+            counters["rounds"].inc()
+            counters["changes"].inc(record.acted)
+        else:
+            counters["iterations"].inc()
+            counters["samples"].inc(record.global_batch)
+            counters["changes"].inc(record.plan.acted)
+            counters["disagreements"].inc(not record.agreed)
 
     def close(self) -> None:
         """Stop answering; the metrics stay registered, as counters must not start again within a process."""
@@ -341,22 +297,6 @@ class Prometheus(Sink):
             server.server_close()
             thread.join()
         self.server = None
-
-    def _set_gauges(
-        self, prefix: str, workers: tuple[str, ...], numbers: dict[str, float], rows: dict[str, list[float]]
-    ) -> dict[str, Any]:
-        """Set the gauges, and return the counters."""
-        gauges, worker_gauges, counters = self._metrics = self._metrics or self._register_metrics(prefix)
-        if workers != self._workers:
-            for gauge in worker_gauges.values():  # of workers that left
-                gauge.clear()
-            self._workers = workers
-        for name, value in numbers.items():
-            gauges[name].set(value)
-        for name, values_W in rows.items():
-            for worker, value in zip(workers, values_W, strict=True):
-                worker_gauges[name].labels(escape_surrogates(worker)).set(value)
-        return counters
 
     def _register_metrics(self, prefix: str) -> RegisteredMetrics:
         from prometheus_client import REGISTRY, Counter, Gauge, start_http_server
@@ -413,8 +353,24 @@ METRIC_DESCRIPTIONS = {
         },
     ),
     "paceline_async": (
-        {name: about for name, (_, about) in ROUND_FLEET_METRICS.items()},
-        {name: about for name, (_, about) in ROUND_WORKER_METRICS.items()},
+        {
+            "version": "Updates applied.",
+            "applied": "Samples applied.",
+            "dropped": "Samples of pushes beyond the bound, drawn again.",
+            "abandoned": "Samples of steps that were given up, drawn again.",
+            "refused": "Samples of pushes with something wrong, drawn again.",
+            "wasted_share": "Share of the samples computed that was for nothing.",
+            "stragglers": "Workers that are stragglers.",
+            "largest": "Largest staleness applied, in versions.",
+        },
+        {
+            "sizes": "Samples of the next step.",
+            "staleness": "Mean staleness of the last round's pushes, in versions.",
+            "expected": "Staleness forecast for the next push, in versions.",
+            "done": "Samples applied.",
+            "wasted": "Samples computed for nothing.",
+            "waited": "Time it waited for others, in seconds.",
+        },
         {"rounds": "Rounds recorded.", "changes": "Rounds in which something happened."},
     ),
 }
@@ -528,58 +484,12 @@ class JsonLines(Sink):
         self._run = secrets.token_hex(4)  # by it a reader knows which header explains a line
         self._started = datetime.now().astimezone().isoformat(" ", "seconds")
 
-    def write(self, iteration: Iteration) -> None:
-        """Append the iteration, after a header line if the fleet is a new one."""
-        numbers, plan, batch = summary(iteration), iteration.plan, int(iteration.plan.sizes.sum())
-        units = {"time": "seconds since the epoch", "sizes": "samples", "work": "average samples"}
-        header = {
-            "paceline_run": RUN_SCHEMA_VERSION,
-            "version": __version__,
-            "workers": list(iteration.workers),
-            "global_batch": batch,
-            "units": units | {"all others": "seconds, or shares"},
-        }
-        line = {
-            "index": iteration.index,
-            "time": round(iteration.time, 3),
-            "sizes": iteration.sizes.tolist(),
-            "seconds": json_numbers(iteration.seconds),
-            "forecast_seconds": json_numbers(iteration.forecast_seconds),
-            "comm_seconds": json_numbers(iteration.comm_seconds),
-            **{name: json_number(numbers[name]) for name in ("wall_seconds", "equal_seconds", "overhead_seconds")},
-            "agreed": bool(iteration.agreed),
-            **({} if iteration.work is None else {"work": json_numbers(iteration.work)}),
-            "planned": plan.sizes.tolist(),
-            "gain": json_number(plan.gain),
-            "acted": bool(plan.acted),
-            "why": plan.why,
-        }
-        self._append((iteration.workers, batch), header, line)
-
-    def write_round(self, record: Round) -> None:
-        """Append the round, after a header line if the fleet is a new one."""
-        header = {
-            "paceline_async_run": ROUND_SCHEMA_VERSION,
-            "version": __version__,
-            "workers": list(record.workers),
-            **{name: getattr(record, name) for name in ("scheme", "bound", "batch")},
-            "units": {
-                "time": "seconds since the epoch",
-                "waited": "seconds",
-                "staleness, expected, forecast, actual, largest, bound": "versions",
-                "sizes, done, wasted, applied, dropped, abandoned, refused, batch": "samples",
-                "wasted_share, covered": "share",
-            },
-        }
-        line = {
-            **{name: json_number(getattr(record, name)) for name in ROUND_FLEET_KEYS},
-            "time": round(record.time, 3),
-            **{name: json_numbers(getattr(record, name)) for name in ROUND_WORKER_KEYS},
-            "stragglers": list(record.stragglers),
-            "acted": record.acted,
-            "why": record.why,
-        }
-        self._append((record.workers, record.batch), header, line)
+    def write(self, record: Iteration | Round) -> None:
+        """Append the record, after a header line if the fleet is a new one."""
+        if isinstance(record, Round):
+            self._append((record.workers, record.batch), *_round_lines(record))
+        else:
+            self._append((record.workers, int(record.plan.sizes.sum())), *_iteration_lines(record))
 
     def _append(self, fleet: tuple[tuple[str, ...], int], header: dict[str, Any], about: dict[str, Any]) -> None:
         if self._lines is None:
@@ -627,11 +537,66 @@ class JsonLines(Sink):
         return self._lines is not None and self._lines.append(json.dumps(content, allow_nan=False))
 
 
+def _iteration_lines(iteration: Iteration) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header of the file, and the line of an iteration."""
+    numbers, plan = summary(iteration), iteration.plan
+    units = {"time": "seconds since the epoch", "sizes": "samples", "work": "average samples"}
+    header = {
+        "paceline_run": RUN_SCHEMA_VERSION,
+        "version": __version__,
+        "workers": list(iteration.workers),
+        "global_batch": int(plan.sizes.sum()),
+        "units": units | {"all others": "seconds, or shares"},
+    }
+    line = {
+        "index": iteration.index,
+        "time": round(iteration.time, 3),
+        "sizes": iteration.sizes.tolist(),
+        "seconds": json_numbers(iteration.seconds),
+        "forecast_seconds": json_numbers(iteration.forecast_seconds),
+        "comm_seconds": json_numbers(iteration.comm_seconds),
+        **{name: json_number(numbers[name]) for name in ("wall_seconds", "equal_seconds", "overhead_seconds")},
+        "agreed": bool(iteration.agreed),
+        **({} if iteration.work is None else {"work": json_numbers(iteration.work)}),
+        "planned": plan.sizes.tolist(),
+        "gain": json_number(plan.gain),
+        "acted": bool(plan.acted),
+        "why": plan.why,
+    }
+    return header, line
+
+
+def _round_lines(record: Round) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header of the file, and the line of a round."""
+    header = {
+        "paceline_async_run": ROUND_SCHEMA_VERSION,
+        "version": __version__,
+        "workers": list(record.workers),
+        **{name: getattr(record, name) for name in ("scheme", "bound", "batch")},
+        "units": {
+            "time": "seconds since the epoch",
+            "waited": "seconds",
+            "staleness, expected, largest, bound": "versions",
+            "sizes, done, wasted, applied, dropped, abandoned, refused, batch": "samples",
+            "wasted_share": "share",
+        },
+    }
+    line = {
+        **{name: json_number(getattr(record, name)) for name in ROUND_FLEET_KEYS},
+        "time": round(record.time, 3),
+        **{name: json_numbers(getattr(record, name)) for name in ROUND_WORKER_KEYS},
+        "stragglers": list(record.stragglers),
+        "acted": record.acted,
+        "why": record.why,
+    }
+    return header, line
+
+
 def _find_writer(path: Path) -> dict[str, Any]:
     """Return the process that writes a file, by its newest header that names one; an empty dict without one."""
     found: dict[str, Any] = {}
     with path.open("rb") as file:
-        for text in iter(partial(file.readline, MAX_LINE_BYTES), b""):
+        for text in file:
             if b'"process"' in text and isinstance(process := parse_object(text).get("process"), dict):
                 found = process
     return found

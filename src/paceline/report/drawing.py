@@ -45,7 +45,6 @@ WAYS: Mapping[str, Callable[[Any], str]] = {
     "percent": percent,
     "ratio": lambda value: f"{value:.3f}",
     "times": lambda value: f"{value:.2f}x",
-    "tiny": lambda value: f"{value:.1e}",
     "seconds": _seconds,
     "range": _range,
 }
