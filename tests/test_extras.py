@@ -34,12 +34,6 @@ CALLS = {
             "ARIMA(method='likelihood').fit(recorded.load_split('fit')[:1])",
         )
     ],
-    "matplotlib": [
-        (
-            "plot",
-            "import pandas; from paceline.eval.plots import curve_figure; curve_figure(pandas.DataFrame(), 'x.png')",
-        )
-    ],
     "jinja2": [("report", "from paceline.report import *; write_page({}, 'x.html')")],
     "tensorboard": [("metrics", "from paceline.recording import TensorBoard; TensorBoard('runs')")],
     "prometheus_client": [("metrics", "from paceline.recording import Prometheus; Prometheus(0)")],

@@ -6,20 +6,14 @@ of this batch size: :func:`example` is one.
 
 from __future__ import annotations
 
-import difflib
 import gc
-import importlib
 import logging
 import math
 import random
 import statistics
-import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from paceline._require import require
@@ -44,58 +38,6 @@ class StepError(ValueError):
             "        return lambda: train_once(images[:batch_size].to(device))"
         )
         super().__init__(f"{sentence}; {expected}")
-
-
-def load_make_step(text: str) -> MakeStep:
-    """Return the function that ``package.module:make_step`` names; the working folder is searched too.
-
-    >>> load_make_step("paceline.training.profile:example").__name__
-    'example'
-    """
-    module_name, _, function = text.partition(":")
-    if not module_name or not function or module_name.startswith("."):
-        raise StepError(f"the model must be named like package.module:make_step, got {text!r}")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    module = _import_module(module_name, folder)
-    if not hasattr(module, function):
-        close = difflib.get_close_matches(function, vars(module), n=1)
-        hint = f", but it has {close[0]!r}" if close else ""
-        raise StepError(f"module {module_name!r} has no function {function!r}{hint}")
-    make_step: MakeStep = getattr(module, function)
-    if not callable(make_step):
-        raise StepError(f"{text} must be a function make_step(batch_size, device), got a {type(make_step).__name__}")
-    return make_step
-
-
-def describe_failure(what: str, error: BaseException, make_step: object = None) -> str:
-    """Return what failed, with which error, and where in the file of ``make_step``, if known."""
-    frames = traceback.extract_tb(error.__traceback__)
-    file = getattr(getattr(make_step, "__code__", None), "co_filename", None)
-    in_file = [frame for frame in frames if frame.filename == file] or list(frames)
-    place = f" ({Path(in_file[-1].filename).name}, line {in_file[-1].lineno})" if in_file else ""
-    if isinstance(error, SyntaxError):  # its message says where it is
-        place = ""
-    message = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"{what} {message}{place}"
-
-
-def _import_module(name: str, folder: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            hint = (
-                f"; pass the module's name, not its file: {Path(name).stem}"
-                if name.endswith(".py") or "/" in name
-                else ""
-            )
-            raise StepError(f"there is no module {name!r}, neither installed nor in {folder}{hint}") from error
-        sentence = f"module {name!r} cannot be imported: {error}"  # the module exists, but one of its imports does not
-        raise ModuleNotFoundError(sentence, name=error.name) from error
-    except (Exception, SystemExit) as error:  # a script that parses its arguments exits when it is imported
-        raise StepError(describe_failure(f"module {name!r} cannot be imported, it raised", error)) from error
 
 
 logger = logging.getLogger(__name__)
@@ -274,9 +216,8 @@ def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, re
         raise
     except (Exception, SystemExit) as error:
         if not _is_out_of_memory(error):
-            raise RuntimeError(
-                describe_failure(f"make_step({size}, {device!r}), or its step, raised", error, make_step)
-            ) from error
+            raised = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise RuntimeError(f"make_step({size}, {device!r}), or its step, raised {raised}") from error
         logger.info("a batch of %d does not fit into memory: %s", size, error)
     finally:
         step = None  # type: ignore[assignment]  # free its tensors before the next size is tried

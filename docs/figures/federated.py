@@ -1,6 +1,6 @@
 """Draw federated.png from two live runs of Flower's simulation: equal batches, and balanced ones.
 
-Run as ``python docs/figures/federated.py``; it needs ``pip install ".[flower,lab,plot]"``. The
+Run as ``python docs/figures/federated.py``; it needs ``pip install ".[flower,lab]" matplotlib``. The
 clients are those of ``examples/flower_after``: four devices of different speeds that train a small network on digits.
 """
 

@@ -1,4 +1,4 @@
-"""Draw who_waits.png from a live run on this machine: ``python docs/figures/who_waits.py``; needs ``paceline[plot]``.
+"""Draw who_waits.png from a live run on this machine: ``python docs/figures/who_waits.py``; needs ``matplotlib``.
 
 Four ranks train a small model. So that the picture does not depend on the machine, each sleeps in its forward pass for
 as long as its samples take at its speed. Sizes are equal during the warm-up, and balanced afterwards.

@@ -114,12 +114,12 @@ def predictor(text: str) -> FleetPredictor:
     return user_predictor(text) if NAMED.fullmatch(text) else named(text)
 
 
-NAMED = re.compile(r"(?P<module>[^:]+\.py|[\w.]+):(?P<name>[A-Za-z_]\w*)(?::(?P<arguments>.*))?")
+NAMED = re.compile(r"(?P<module>[^:]+\.py|\w[\w.]*):(?P<name>[A-Za-z_]\w*)(?::(?P<arguments>.*))?")
 """A module, a class and its arguments. Arguments hold ``=``, so ``ewma:smoothing=0.5`` is none of these."""
 
 
 files: set[str] = set()
-"""The files of a user's own predictors that were run."""
+"""The files of a user's own modules that were run."""
 
 
 def user_predictor(text: str) -> FleetPredictor:
@@ -129,8 +129,7 @@ def user_predictor(text: str) -> FleetPredictor:
     """
     found = NAMED.fullmatch(text)
     assert found is not None, "predictor says so"
-    module = _import_module(found["module"])
-    files.add(str(module.__file__))
+    module = import_module(found["module"])
     kind = getattr(module, found["name"], None)
     if not inspect.isclass(kind):
         classes = [name for name, thing in vars(module).items() if inspect.isclass(thing)]
@@ -156,17 +155,23 @@ def user_location(error: BaseException | None) -> str:
     return ""
 
 
-def _import_module(name: str) -> ModuleType:
-    if name.endswith(".py"):
-        return _run(Path(name))
+def import_module(name: str) -> ModuleType:
+    """Return a module of the user's: a file, which is run, or one that can be imported from the working folder."""
     if (folder := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, folder)
     try:
+        if name.endswith(".py"):
+            return _run(Path(name))
+        if (spec := importlib.util.find_spec(name)) is None:
+            raise ModuleNotFoundError(name=name)
+        files.add(str(spec.origin))
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
             raise  # one that it imports itself
-        raise ValueError(f"there is no module {name!r} here; name a file, such as my_file.py:MyPredictor") from error
+        raise ValueError(f"there is no module {name!r} here; name a file, such as my_file.py") from error
+    except SystemExit as error:
+        raise ValueError(f"{name} exits when it is imported: put what it runs under if __name__ == '__main__'") from error
 
 
 def _run(file: Path) -> ModuleType:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 from rich.markup import escape
 
@@ -14,6 +15,8 @@ from paceline.cli.output import out, working
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from paceline.training.profile import MakeStep
 
 
 def profile(
@@ -37,17 +40,16 @@ def profile(
         return lambda: train_once(images[:batch_size].to(device))[/]
 
     Passes over the sizes, in random order, go on until the median of each is certain. If memory runs out, the limit is
-    found by bisection. Writes the profile and, if matplotlib is installed, a picture of it.
+    found by bisection.
     """
     from paceline.datasets.profiles import save_profile
     from paceline.training import profile as profiling
-    from paceline.training.profile import load_make_step
 
     try:
         chosen = [int(text) for text in sizes.split(",")]
     except ValueError as error:
         raise ValueError(f"--sizes must be whole numbers like 8,16,32, got {sizes!r}") from error
-    make_step = load_make_step(model)
+    make_step = _load_make_step(model)
     if target.suffix != ".csv":
         raise ValueError(f"--out must end in .csv, got {target}")
     require_writable(target)
@@ -67,16 +69,26 @@ def profile(
     save_profile(measured, target)
     for line in _describe_profile(measured):
         out.print(escape(line))
-    written = str(target)
-    if find_spec("matplotlib") is not None and measured["seconds"].count() > 1:
-        from paceline.eval.plots import curve_figure
+    out.print(escape(f"written to {target}"), soft_wrap=True)
 
-        written += f" and {curve_figure(measured, target.with_suffix('.png'))}"
-    out.print(escape(f"written to {written}"), soft_wrap=True)
+
+def _load_make_step(text: str) -> MakeStep:
+    from paceline.cli.options import NAMED, import_module
+    from paceline.training.profile import StepError
+
+    found = NAMED.fullmatch(text)
+    if found is None or found["arguments"] is not None:
+        raise StepError(f"the model must be named like package.module:make_step or my_file.py:make_step, got {text!r}")
+    module = import_module(found["module"])
+    make_step: MakeStep | None = getattr(module, found["name"], None)
+    if not callable(make_step):
+        functions = [name for name, thing in vars(module).items() if inspect.isfunction(thing)]
+        raise StepError(f"{found['module']} has no function {found['name']!r}; it has {functions}")
+    return make_step
 
 
 def _describe_profile(measured: pd.DataFrame) -> list[str]:
-    from paceline.predictors.curve_fit import fit_curve, weights_by_uncertainty
+    from paceline.predictors.curve_fit import curve_seconds, fit_curve, weights_by_uncertainty
 
     fits = measured.dropna(subset=["seconds"])
     columns = (measured[name].to_numpy(dtype=float) for name in ("batch", "seconds", "uncertainty"))
@@ -89,8 +101,11 @@ def _describe_profile(measured: pd.DataFrame) -> list[str]:
     lines.append("+- is half the 95% interval of the median; nan: fewer than six passes")
     if len(fits) > 1:
         weights = weights_by_uncertainty(fits["uncertainty"])
-        floor, slope, intercept = fit_curve(fits["batch"].to_numpy(), fits["seconds"].to_numpy(), weights)
+        sizes, seconds = fits["batch"].to_numpy(), fits["seconds"].to_numpy()
+        curve = floor, slope, intercept = fit_curve(sizes, seconds, weights)
+        off = np.abs(curve_seconds(curve, sizes) / seconds - 1.0)
         lines.append(f"t(x) = max({floor:.3g} s, {intercept:.3g} s + {slope:.3g} s x)")
+        lines.append(f"off by {np.median(off):.1%} in the median, by {off.max():.0%} at {sizes[off.argmax()]:.0f} samples")
     if len(fits) < len(measured):
         lines.append(f"memory limit: {fits['batch'].max():.0f} samples")
     return lines
