@@ -1,15 +1,12 @@
 """Fit predictors to traces, and save them in model files."""
 
 from paceline.predictors.fitting import FitProgress
-from paceline.training.fit import Bar, fit
+from paceline.training.fit import fit
 from paceline.training.model_files import describe_model, load_model, save_model
-from paceline.training.sources import Fact, LeftOut, Source
+from paceline.training.sources import Source
 
 __all__ = [
-    "Bar",
-    "Fact",
     "FitProgress",
-    "LeftOut",
     "Source",
     "describe_model",
     "fit",

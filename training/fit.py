@@ -30,19 +30,14 @@ class Bar:
     """A bar on the terminal, of :mod:`rich`: what is done, the rate, the remaining time at most, and the losses.
 
     Where there is no terminal, such as in a log, a line every ten seconds says the same.
-
-    Examples
-    --------
-    >>> with Bar() as bar:
-    ...     bar(FitProgress("training", 512, 1024, rate=256.0, loss=0.5))
     """
 
-    def __init__(self, console: Any = None) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-        console = console or Console(stderr=True)
+        console = Console(stderr=True)
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, Any] = {}
         line = partial(console.print, markup=False, highlight=False, soft_wrap=True)
@@ -109,7 +104,6 @@ def fit(
     device: str = "cpu",
     distributed: bool = False,
     seed: int = 0,
-    warn: bool = True,
 ) -> P:
     """Return a copy of the predictor, fitted to these traces; the original is unchanged.
 
@@ -135,8 +129,6 @@ def fit(
         Whether all processes of ``torchrun`` fit together; every one of them calls this, and gets the fitted predictor.
     seed
         Decides which workers are held out.
-    warn
-        Whether to warn of files that were left out; a :class:`Source` lists them in any case.
 
     Raises
     ------
@@ -162,8 +154,7 @@ def fit(
 
         if not device.startswith("cuda") or not torch.cuda.is_available():
             raise ValueError(f"device {device!r} is not available: torch finds no such CUDA device. Use device='cpu'")
-    if distributed:
-        _init_process_group()
+    is_first = not distributed or _join_process_group() == 0
     if start is not None:
         _start_from(fitted, load_model(start) if isinstance(start, str | Path) else start)
     source = traces if isinstance(traces, Source) else Source(traces, strict=strict)
@@ -199,12 +190,10 @@ def fit(
             warnings.warn("device has no effect: only networks are trained on it", stacklevel=2)
         if unknown := [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(summary.workers)):
             warnings.warn(f"hold_out names {unknown[:5]}, which are in none of the traces", stacklevel=2)
-    if warn and (left := source.left_out):
-        more = f"; and {len(left) - 3} more" if len(left) > 3 else ""
-        warnings.warn(
-            f"{len(left)} files were left out of the fit: {'; '.join(map(str, left[:3]))}{more}", stacklevel=2
-        )
-    logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _seconds_since(began))
+    if (left := list(source.left_out.values())) and is_first:
+        more = f"; and {len(left) - 10} more" if len(left) > 10 else ""
+        warnings.warn(f"{len(left)} files were left out of the fit: {'; '.join(left[:10])}{more}", stacklevel=2)
+    logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.names), _seconds_since(began))
     return fitted
 
 
@@ -245,16 +234,17 @@ def _digest(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big")
 
 
-def _init_process_group() -> None:
+def _join_process_group() -> int:
+    """Return this process's rank in the default group, which is made if there is none."""
     require("torch", needed_by="fit(..., distributed=True)", extra="torch")
     import torch.distributed as dist
 
     wait_at_exit()
-    if dist.is_initialized():
-        return
-    if "RANK" not in os.environ:
-        raise ValueError("distributed=True needs the processes of torchrun: start the script with torchrun")
-    dist.init_process_group("gloo")
+    if not dist.is_initialized():
+        if "RANK" not in os.environ:
+            raise ValueError("distributed=True needs the processes of torchrun: start the script with torchrun")
+        dist.init_process_group("gloo")
+    return dist.get_rank()
 
 
 def _report_reading(source: Source, report_progress: Callable[[FitProgress], None]) -> Iterator[Trace]:
@@ -262,7 +252,7 @@ def _report_reading(source: Source, report_progress: Callable[[FitProgress], Non
     began = time.perf_counter()
     for came, trace in enumerate(source, 1):
         yield trace
-        done = len(source.facts)
+        done = len(source.names)
         report_progress(FitProgress("read", done, max(len(source), done), came / _seconds_since(began)))
 
 

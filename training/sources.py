@@ -5,49 +5,18 @@ They are read as often as a fit needs them, and never all at once.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
-
-import numpy as np
+from typing import Any
 
 from paceline.datasets import Trace
 from paceline.datasets.readers import iter_jobs, read_job
 
 LoadTraces = Callable[[], Iterator[Trace]]
 TraceSource = Iterable[Trace | str | Path] | Trace | str | Path
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A file that was not fitted, and why."""
-
-    file: str
-    why: str
-
-    def __str__(self) -> str:
-        return self.why if self.file in self.why else f"{self.file}: {self.why}"
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One trace that was read: its name, its file if it has one, its size, and the digest of its numbers."""
-
-    name: str
-    file: str
-    iterations: int
-    workers: int
-    digest: str
-
-    @classmethod
-    def of(cls, trace: Trace, file: str = "") -> Self:
-        """Return the facts about a trace."""
-        return cls(trace.name, file, len(trace), len(trace.workers), trace_digest(trace))
 
 
 class Source:
@@ -62,6 +31,13 @@ class Source:
         Options of the format of the files, as :func:`paceline.datasets.read_traces` takes them.
     strict
         Whether a file that cannot be read, or holds no speed, is an error. Otherwise it is left out and listed.
+
+    Attributes
+    ----------
+    names
+        Names of the traces that are fitted to, complete after the first pass.
+    left_out
+        Why files are not fitted to, by file, complete after the first pass.
 
     Raises
     ------
@@ -78,15 +54,15 @@ class Source:
     ...     source = Source(folder)
     ...     print([trace.name for trace in source])
     ['good']
-    >>> [Path(left.file).name for left in source.left_out]
+    >>> [Path(file).name for file in source.left_out]
     ['broken.parquet']
     """
 
     def __init__(self, traces: TraceSource, *, strict: bool = False, options: Mapping[str, Any] | None = None) -> None:
         self.strict = strict
         self.options = dict(options or {})
-        self.facts: list[Fact] = []
-        self._left_out: dict[str, LeftOut] = {}
+        self.names: list[str] = []
+        self.left_out: dict[str, str] = {}
         self._usable: dict[int, int] = {}
         self._first_pass_done = False
         self._loads = self._make_loads(traces)
@@ -99,31 +75,25 @@ class Source:
         """Return the number of files, or of traces in memory."""
         return len(self._loads)
 
-    @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        """The files that are not fitted to, and why; complete after the first pass."""
-        return tuple(self._left_out.values())
-
     # -- passes --------------------------------------------------------------------------------------------------
 
     def _first_pass(self) -> Iterator[Trace]:
-        self.facts, self._usable = [], {}
-        derived: list[Fact] = []
+        self.names, self._usable = [], {}
+        derived: list[str] = []
         for place, (file, load) in enumerate(self._loads):
             self._usable[place] = 0
             for trace in self._iter_readable(file, load):
-                fact = Fact.of(trace, file)
-                self.facts.append(fact)
-                derived += [fact] if "derived" in trace.meta else []
-                if 0 < len(derived) < len(self.facts):
+                self.names.append(trace.name)
+                derived += [trace.name] if "derived" in trace.meta else []
+                if 0 < len(derived) < len(self.names):
                     raise ValueError(
-                        f"traces {[fact.name for fact in derived][:5]} have speeds derived from resource usage and "
+                        f"traces {derived[:5]} have speeds derived from resource usage and "
                         "others have measured ones; fit the two kinds separately"
                     )
                 self._usable[place] += 1
                 yield trace
-        if not self.facts:
-            why = "".join(f"; {left}" for left in self.left_out[:3])
+        if not self.names:
+            why = "".join(f"; {left}" for left in islice(self.left_out.values(), 3))
             raise ValueError(f"traces must hold at least one trace to fit, got none{why}")
         self._first_pass_done = True
 
@@ -151,9 +121,10 @@ class Source:
             self._leave_out(file, error)
 
     def _leave_out(self, file: str | Path, why: Exception) -> None:
+        text = str(why) if str(file) in str(why) else f"{file}: {why}"
         if self.strict:
-            raise why if str(file) in str(why) else ValueError(f"{file}: {why}") from why
-        self._left_out.setdefault(str(file), LeftOut(str(file), str(why)))
+            raise ValueError(text) from why
+        self.left_out.setdefault(str(file), text)
 
     # -- where traces come from ----------------------------------------------------------------------------------
 
@@ -184,19 +155,6 @@ class Source:
             raise FileNotFoundError(f"there is no file or folder {path}")
         jobs = iter_jobs(path, left_out=self._leave_out, options=self.options)
         return [(str(files[0]), partial(read_job, chosen, files, **self.options)) for chosen, files in jobs]
-
-
-def trace_digest(trace: Trace) -> str:
-    """Return a digest of a trace's workers, covariates and numbers: the same in whatever format they are stored."""
-    digest = hashlib.sha256(json.dumps([trace.seconds.shape, trace.workers, trace.covariate_names]).encode())
-    for panel in (trace.samples, trace.seconds, trace.comm_seconds, trace.covariates):
-        # small enough for the processor's cache
-        for rows in () if panel is None else np.array_split(panel, max(panel.nbytes // (1 << 18), 1)):
-            # + 0.0 makes one zero of two; a missing value has one pattern of bits here, and many elsewhere.
-            values = rows + 0.0
-            values[np.isnan(values)] = np.nan
-            digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()[:16]
 
 
 def _not_traces_error(value: object) -> TypeError:

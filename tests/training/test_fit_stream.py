@@ -200,7 +200,7 @@ def test_unreadable_files_named(tmp_path):
     source = Source(folder)
     with pytest.warns(UserWarning, match="3 files were left out of the fit"):
         assert learned(fit(EWMA(smoothing=None), source)) == good
-    said = {left.file.rsplit("/", 1)[1]: left.why for left in source.left_out}
+    said = {file.rsplit("/", 1)[1]: why for file, why in source.left_out.items()}
     assert "not a complete Parquet file" in said["cut.parquet"]
     assert "empty" in said["empty.parquet"]
     assert "no speed" in said["silent.parquet"]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from paceline._files import require_writable
-from paceline._text import to_printable
 from paceline.cli.output import Options, err, out
-
-if TYPE_CHECKING:
-    from paceline.training import Source
 
 FitTraces = Annotated[
     list[str] | None,
@@ -46,7 +41,7 @@ def fit(
     from paceline.cli import options as sources
     from paceline.predictors import KINDS
     from paceline.predictors.nested import PredictorAdapter
-    from paceline.training import Bar, fit, save_model
+    from paceline.training import fit, save_model
 
     if model.suffix != ".safetensors":
         raise ValueError(
@@ -62,22 +57,19 @@ def fit(
     source = sources.source(traces, "fit", strict=strict, options=options)
     together = "TORCHELASTIC_RUN_ID" in os.environ
     first = not together or os.environ.get("RANK") == "0"
-    with Bar(err) if first else contextlib.nullcontext() as bar:
-        fitted = fit(
-            unfitted,
-            source,
-            start=None if start is None else sources.predictor(start),
-            hold_out=hold_out,
-            progress=bar or False,
-            device=device,
-            distributed=together,
-            warn=False,
-        )
+    fitted = fit(
+        unfitted,
+        source,
+        start=None if start is None else sources.predictor(start),
+        hold_out=hold_out,
+        progress=first,
+        device=device,
+        distributed=together,
+    )
     if not first:
         return
-    _report_skipped(source)
     out.print(escape(repr(fitted)))
-    about = ", ".join(fact.name for fact in source.facts[:100])
+    about = ", ".join(source.names[:100])
     try:
         file = save_model(fitted, model, fitted_on=about)
     except OSError as error:  # the disk may have filled up during the fit, whose result is not to be lost
@@ -88,13 +80,3 @@ def fit(
     if type(fitted) not in KINDS:
         use = f"use it in Python, beside its class: load_model({str(file)!r}, kinds=[{type(fitted).__name__}])"
     out.print(f"written to {file}; {use}", markup=False, soft_wrap=True)
-
-
-def _report_skipped(source: Source) -> None:
-    left, limit = source.left_out, 10
-    for one in left[:limit]:
-        err.print(f"left out: {escape(to_printable(str(one)))}", soft_wrap=True, highlight=False)
-    if len(left) > limit:
-        err.print(f"left out: {len(left) - limit} more files")
-    if left:
-        err.print(f"fitted to {len(source.facts)} traces, left out {len(left)} files")

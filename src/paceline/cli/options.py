@@ -171,7 +171,7 @@ def import_module(name: str) -> ModuleType:
             raise  # one that it imports itself
         raise ValueError(f"there is no module {name!r} here; name a file, such as my_file.py") from error
     except SystemExit as error:
-        raise ValueError(f"{name} exits when it is imported: put what it runs under if __name__ == '__main__'") from error
+        raise ValueError(f"{name} exits when it is imported: put what it runs under __name__ == '__main__'") from error
 
 
 def _run(file: Path) -> ModuleType:

@@ -105,7 +105,9 @@ def _describe_profile(measured: pd.DataFrame) -> list[str]:
         curve = floor, slope, intercept = fit_curve(sizes, seconds, weights)
         off = np.abs(curve_seconds(curve, sizes) / seconds - 1.0)
         lines.append(f"t(x) = max({floor:.3g} s, {intercept:.3g} s + {slope:.3g} s x)")
-        lines.append(f"off by {np.median(off):.1%} in the median, by {off.max():.0%} at {sizes[off.argmax()]:.0f} samples")
+        lines.append(
+            f"off by {np.median(off):.1%} in the median, by {off.max():.0%} at {sizes[off.argmax()]:.0f} samples"
+        )
     if len(fits) < len(measured):
         lines.append(f"memory limit: {fits['batch'].max():.0f} samples")
     return lines

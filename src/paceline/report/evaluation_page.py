@@ -13,8 +13,7 @@ from paceline.eval import Leaderboard, iter_backtest
 from paceline.eval.leaderboard import BASELINE_NAME
 from paceline.predictors import LastValue, Predictor
 from paceline.report.drawing import answer, sentence, shown
-from paceline.report.page import ChartBand, ChartLine, Page, lines, named, page, section, table
-from paceline.training import Fact
+from paceline.report.page import ChartBand, ChartLine, Page, described, lines, named, page, section, table
 
 LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Levels at which calibration is checked: the first and the last bound the 90% interval."""
@@ -56,7 +55,6 @@ def evaluation_page(
     best = str(board.overall["predictor"][0])
     model = {BASELINE_NAME: LastValue(), **models}[best]
     jobs = [_forecasts(model, trace, warmup) for trace in traces]
-    facts = [Fact.of(one) for one in traces]
     covered = board.overall.set_index("predictor")["coverage"]
     return page(
         "evaluation",
@@ -68,7 +66,7 @@ def evaluation_page(
             _calibration(jobs, float(covered[best]), best),
         ],
         settings=[("warm-up, not scored", f"{warmup} iterations"), *settings],
-        data=[(one.name, f"{one.iterations} iterations of {one.workers} workers", one.digest) for one in facts],
+        data=list(map(described, traces)),
         command=command,
     )
 

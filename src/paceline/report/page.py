@@ -25,6 +25,8 @@ from paceline.report.drawing import shown
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from paceline.datasets import Trace
+
 
 ROWS = 20
 """Rows of a table that the page shows; the JSON beside it holds all."""
@@ -204,6 +206,19 @@ def page(
     about = {"paceline_report": 1, "version": __version__, "kind": kind, "title": title, "command": command}
     made: Page = _json_safe({**about, "verdict": list(verdict), "sections": [*sections, origin]})
     return made
+
+
+def described(trace: Trace) -> tuple[str, str, str]:
+    """Return a trace's name, its size, and a digest of its numbers: the same in whatever format they are stored."""
+    digest = hashlib.sha256(json.dumps([trace.seconds.shape, trace.workers, trace.covariate_names]).encode())
+    for panel in (trace.samples, trace.seconds, trace.comm_seconds, trace.covariates):
+        if panel is not None:
+            # + 0.0 makes one zero of two; a missing value has one pattern of bits here, and many elsewhere.
+            values = panel + 0.0
+            values[np.isnan(values)] = np.nan
+            digest.update(np.ascontiguousarray(values).data)
+    size = f"{len(trace)} iterations of {len(trace.workers)} workers"
+    return trace.name, size, digest.hexdigest()[:16]
 
 
 def require_page(path: str | Path) -> None:

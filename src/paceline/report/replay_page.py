@@ -12,9 +12,8 @@ from paceline.datasets import Trace
 from paceline.eval import Replay, Replays
 from paceline.eval.replay import EQUAL_SCHEME, ORACLE_SCHEME
 from paceline.report.drawing import answer, sentence, shown
-from paceline.report.page import ChartLine, Page, gantt, lines, of_fleet, page, section, table
+from paceline.report.page import ChartLine, Page, described, gantt, lines, of_fleet, page, section, table
 from paceline.report.run_page import slow_workers, who_is_slow
-from paceline.training import Fact
 
 WINDOW, WITH_A_ROW = 5, 12
 """Iterations of a Gantt chart, and most workers with a row of their own."""
@@ -41,14 +40,13 @@ def replay_page(
     shown_job = max(gains, key=gains.__getitem__)
     trace, replay = next(trace for trace in traces if trace.name == shown_job), by_job[shown_job]
     jobs = f"{len(traces)} recorded jobs" if len(traces) > 1 else shown_job
-    facts = [Fact.of(one) for one in traces]
     return page(
         "replay",
         f"Replay of {jobs}",
         replay_verdict(replays, scheme, replay, trace),
         [_schemes(replays, gains), _job(replay, trace, scheme)],
         settings=[*settings, *((f"global batch, {name}", f"{one.global_batch}") for name, one in by_job.items())],
-        data=[(one.name, f"{one.iterations} iterations of {one.workers} workers", one.digest) for one in facts],
+        data=list(map(described, traces)),
         command=command,
     )
 
