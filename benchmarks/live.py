@@ -15,7 +15,7 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
-from paceline.lab import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
+from paceline.lab import DISTURBANCES, EQUAL, GLOBAL_BATCH, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.lab.experiment import DISTURBED, half_width
 
 BOTH = ("ewma", "auto")
@@ -28,7 +28,6 @@ SETTINGS = [
     Setting(contention="bursty", schemes=BOTH, rounds=8, seconds=6.0),
     Setting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=6.0),
     Setting(contention="between", schemes=BOTH, rounds=8, seconds=2.0),
-    Setting(contention="quota", model="digits-contrastive", schemes=BOTH, rounds=8, seconds=2.0),
 ]
 SHOWN = SETTINGS[1]
 
@@ -76,7 +75,7 @@ def loss_figure(outcome: ExperimentOutcome, path: Path) -> None:
     last = max(len(outcome.losses(scheme)) for scheme in outcome.setting.schemes)
     for scheme, color in zip((EQUAL, *outcome.setting.schemes), ("#000000", *COLORS), strict=False):
         loss = _smoothed(outcome.losses(scheme))
-        thousands = np.arange(1, len(loss) + 1) * outcome.setting.global_batch / 1000
+        thousands = np.arange(1, len(loss) + 1) * GLOBAL_BATCH / 1000
         seconds = np.cumsum(np.concatenate([turn.seconds for turn in outcome.turns if turn.scheme == scheme]))
         before = len(loss) - len(seconds)
         style = {"color": color, "label": scheme, "linewidth": 2.5 if scheme == EQUAL else 1.2}
@@ -123,13 +122,12 @@ def section(outcome: ExperimentOutcome) -> str:
         slower = slowdown_of_others(outcome, outcome.setting.schemes[-1])
         about += f"; while the disturbed rank is slow, the other takes {slower:.2f} times as long for a sample"
     table = "\n".join(lines)
-    model = "" if outcome.setting.model == Setting.model else f", training `{outcome.setting.model}`"
-    target = f"Target {TARGETS[name]:g}x. " if name in TARGETS and not model else ""
+    target = f"Target {TARGETS[name]:g}x. " if name in TARGETS else ""
     versus = ""
     if set(BOTH) <= set(outcome.setting.schemes):
         ratio, half = paired(outcome, "auto", "ewma")
         versus = f"\n`auto` over `ewma` in the same rounds: {ratio:.3f} ± {half:.3f}.\n"
-    return f"## `{name}`{model}: {DISTURBANCES[name]}\n\n{target}{about[0].upper()}{about[1:]}.\n\n{table}\n{versus}"
+    return f"## `{name}`: {DISTURBANCES[name]}\n\n{target}{about[0].upper()}{about[1:]}.\n\n{table}\n{versus}"
 
 
 HEADINGS = (

@@ -12,7 +12,7 @@ from paceline.lab.experiment import IterationResult, RankResult, TurnResult
 
 def made(pace, sizes, own, *, rounds=3, steps=20):
     """An outcome in which equal batches take 0.1 s an iteration, and the scheme ``pace`` as long."""
-    setting = Setting(schemes=("ewma",), rounds=rounds, global_batch=100)
+    setting = Setting(schemes=("ewma",), rounds=rounds)
     turns, taken = [], {EQUAL: 0, "ewma": 0}
     for scheme, seed in setting.turns:
         seconds = [0.1 * (pace if scheme == "ewma" else 1.0)] * steps
@@ -106,9 +106,7 @@ def test_quota_writes_both_cgroup_versions(tmp_path):
     assert (one / "cpu.cfs_quota_us").read_text("utf-8") == "5000"
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("contention", "rain"), ("rounds", 0), ("seconds", -1.0), ("model", "gpt")]
-)
+@pytest.mark.parametrize(("option", "value"), [("contention", "rain"), ("rounds", 0), ("seconds", -1.0)])
 def test_setting_refuses_bad_values(option, value):
     with pytest.raises(ValueError, match=option):
         Setting(**{option: value})
@@ -117,7 +115,7 @@ def test_setting_refuses_bad_values(option, value):
 @pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")
 def test_experiment_trains_equally_with_any_sizes(tmp_path):
-    setting = Setting(contention="none", schemes=("control", "ewma"), rounds=1, seconds=0.6, global_batch=128)
+    setting = Setting(contention="none", schemes=("control", "ewma"), rounds=1, seconds=0.6)
     shares = []
     outcome = experiment(setting, progress=shares.append)
     for row in outcome.rows:
@@ -125,7 +123,7 @@ def test_experiment_trains_equally_with_any_sizes(tmp_path):
         assert row.speed_up > 0
         assert 0 <= row.waiting < 1
     control = outcome.results[0].records["control"]
-    assert {tuple(record.sizes) for record in control} == {(64, 64)}
+    assert {tuple(record.sizes) for record in control} == {(448, 448)}
     assert shares[-1] == 1.0
     outcome.results[1].write(tmp_path / "result.json")
     assert RankResult.read(tmp_path / "result.json") == outcome.results[1]

@@ -15,7 +15,7 @@ from paceline.cli.options import DEFAULT_PREDICTORS
 from paceline.cli.output import print_frames
 from paceline.datasets import Trace, recorded
 from paceline.eval import Balanced, leaderboard, replay_all
-from paceline.lab import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
+from paceline.lab import DISTURBANCES, EQUAL, GLOBAL_BATCH, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
 from paceline.report.drawing import answer, sentence, shown
@@ -97,7 +97,7 @@ def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
     chart = lines(
         "Loss after as many samples",
         "The lines coincide: sizes change who computes what, and not what is learned.",
-        np.arange(1, last + 1) * outcome.setting.global_batch / 1000,
+        np.arange(1, last + 1) * GLOBAL_BATCH / 1000,
         chart_lines,
         x="thousand samples",
         unit="loss",

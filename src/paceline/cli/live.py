@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,13 +28,8 @@ def live(
             "\\[default: quota if this machine allows setting one, otherwise hogs]",
         ),
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="The model to train: digits-cnn, or digits-contrastive, whose ranks wait inside a step.")
-    ] = "digits-cnn",
-    global_batch: Annotated[int, typer.Option(help="Samples per iteration over both ranks.")] = 896,
     rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,
     seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 3.0,
-    seed: Annotated[int, typer.Option(help="Seed of the model, the data's order and the bursts.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Train for real with two ranks, one of them disturbed: equal and balanced batches in turns, in one run.
@@ -44,17 +39,8 @@ def live(
     """
     from paceline.lab import Setting, can_set_quotas, experiment
 
-    same = Setting(
-        contention="none",
-        schemes=tuple(schemes or ["auto"]),
-        model=model,
-        global_batch=global_batch,
-        rounds=rounds,
-        seconds=seconds,
-        seed=seed,
-    )
-    kinds = contention or ["quota" if can_set_quotas() else "hogs"]
-    for setting in [replace(same, contention=kind) for kind in kinds]:
+    for kind in contention or ["quota" if can_set_quotas() else "hogs"]:
+        setting = Setting(contention=kind, schemes=tuple(schemes or ["auto"]), rounds=rounds, seconds=seconds)
         with Progress(console=err, transient=True, disable=not err.on_terminal) as progress:
             task = progress.add_task(f"training under contention: {setting.contention}", total=1.0)
             outcome = experiment(setting, progress=lambda share: progress.update(task, completed=share))  # noqa: B023

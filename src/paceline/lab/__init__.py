@@ -1,14 +1,22 @@
 """The live experiment: a real training on this machine, equal batches against balanced ones, in turns of one run."""
 
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.experiment import CONTROL, EQUAL, ExperimentOutcome, Row, Setting, can_set_quotas, experiment
-from paceline.lab.tasks import TASKS
+from paceline.lab.experiment import (
+    CONTROL,
+    EQUAL,
+    GLOBAL_BATCH,
+    ExperimentOutcome,
+    Row,
+    Setting,
+    can_set_quotas,
+    experiment,
+)
 
 __all__ = [
     "CONTROL",
     "DISTURBANCES",
     "EQUAL",
-    "TASKS",
+    "GLOBAL_BATCH",
     "ExperimentOutcome",
     "Row",
     "Setting",

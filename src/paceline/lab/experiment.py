@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from paceline._arrays import Array
+from paceline._require import require
 from paceline.lab.disturbance import DISTURBANCES
 from paceline.lab.processes import Place, Process, quota_place, wait
-from paceline.lab.tasks import TASKS, require_models
 from paceline.predictors import Curves, named
 from paceline.solver import split
 
@@ -30,6 +30,9 @@ CONTROL = "control"
 DISTURBED = 1
 """The rank that is disturbed."""
 
+GLOBAL_BATCH = 896
+"""Samples of all ranks in an iteration."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -37,21 +40,16 @@ class Setting:
 
     contention: str = "quota"  # a key of DISTURBANCES
     schemes: tuple[str, ...] = ("auto",)  # predictors by name, such as "ewma:smoothing=0.5", or "control"
-    model: str = "digits-cnn"  # a key of TASKS
-    global_batch: int = 896  # samples of all ranks in an iteration
     rounds: int = 4  # turns of every scheme, each between two turns of equal batches
     seconds: float = 3.0  # of a turn
-    seed: int = 0  # of the model, of the order of the data, and of the bursts
 
     def __post_init__(self) -> None:
         if self.contention not in DISTURBANCES:
             raise ValueError(f"contention must be one of {list(DISTURBANCES)}, got {self.contention!r}")
-        if self.model not in TASKS:
-            raise ValueError(f"model must be one of {list(TASKS)}, got {self.model!r}")
         for scheme in self.schemes:
             if scheme != CONTROL:
                 named(scheme)
-        for name in ("rounds", "seconds", "global_batch"):
+        for name in ("rounds", "seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
@@ -258,7 +256,8 @@ def experiment(setting: Setting, *, progress: Callable[[float], object] = float)
         If this machine has too few cores or allows no CPU quota, or if a process dies; the message then ends with the
         last lines of its output.
     """
-    require_models("a live experiment")
+    for library in ("torch", "sklearn"):
+        require(library, needed_by="a live experiment", extra="lab")
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         raise RuntimeError(f"a live experiment needs 2 cores, one for each rank; this process may use {len(cores)}")

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import distributed
+from sklearn.datasets import load_digits
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from paceline._arrays import Sizes
 from paceline.coordinator.policy import Policy
 from paceline.lab.disturbance import DISTURBANCES, Bursts, Hogs, Quota
-from paceline.lab.experiment import CONTROL, EQUAL, IterationResult, RankResult, Setting, TurnResult
+from paceline.lab.experiment import CONTROL, EQUAL, GLOBAL_BATCH, IterationResult, RankResult, Setting, TurnResult
 from paceline.lab.processes import Place, die_with_parent
-from paceline.lab.tasks import TASKS
 from paceline.predictors import LastValue, named
 from paceline.recording.records import Iteration
 from paceline.torch import BalancedLoader, attach
@@ -34,15 +34,27 @@ from paceline.torch import BalancedLoader, attach
 class Contestant:
     """A training job of its own, which can pause between any two iterations."""
 
-    def __init__(self, scheme: str, setting: Setting) -> None:
-        torch.manual_seed(setting.seed)
-        task = TASKS[setting.model]()
-        samples = len(task.inputs) // setting.global_batch * setting.global_batch
-        data = TensorDataset(task.inputs[:samples], task.targets[:samples])
-        self.loss_of = task.loss
-        self.model = DistributedDataParallel(task.model)
+    def __init__(self, scheme: str) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)),
+            nn.Conv2d(1, 24, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(24, 48, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(48 * 16, 10),
+        )
+        pixels, digits = load_digits(return_X_y=True)
+        samples = len(pixels) // GLOBAL_BATCH * GLOBAL_BATCH
+        data = TensorDataset(
+            torch.from_numpy(np.asarray(pixels[:samples] / 16.0, dtype=np.float32)),
+            torch.from_numpy(np.asarray(digits[:samples], dtype=np.int64)),
+        )
+        self.model = DistributedDataParallel(model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3)
-        self.loader = BalancedLoader(data, setting.global_batch, seed=setting.seed)
+        self.loader = BalancedLoader(data, GLOBAL_BATCH)
         self.losses: list[float] = []  # the rank's mean of every iteration
         self.weights: list[float] = []  # the rank's share of the samples
         self.records: list[Iteration] = []  # of a balanced scheme
@@ -61,7 +73,7 @@ class Contestant:
         while True:
             for inputs, targets in self.loader:
                 self.optimizer.zero_grad()
-                loss = self.loss_of(self.model(inputs), targets)
+                loss = nn.functional.cross_entropy(self.model(inputs), targets)
                 loss.backward()
                 self.optimizer.step()
                 self.losses.append(loss.item())
@@ -82,7 +94,7 @@ def last_iteration(folder: Path) -> Sizes:
 def run(setting: Setting, rank: int, finish: Sizes, bursts: Bursts | None, disturbed: bool) -> RankResult:
     """Train with every scheme in its turns, and return the results of this rank."""
     between = DISTURBANCES[setting.contention].between if disturbed else 0.0
-    contestants = {scheme: Contestant(scheme, setting) for scheme in (EQUAL, *setting.schemes)}
+    contestants = {scheme: Contestant(scheme) for scheme in (EQUAL, *setting.schemes)}
     for contestant in contestants.values():
         for _ in range(5):  # warm-up: the first iterations allocate memory and choose kernels
             contestant.step()

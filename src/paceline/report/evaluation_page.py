@@ -196,7 +196,5 @@ def _calibration(jobs: Sequence[ForecastsOf], inside: float, best: str) -> dict[
         x="quantile, %",
         unit="% of the speeds",
     )
-    rows = [(shown(level, "percent"), share) for level, share in zip(LEVELS, below.tolist(), strict=True)]
-    rows.append(("inside the 90% interval", inside))
-    figures = table("In figures", (("quantile", "text"), ("speeds below it", "percent")), rows)
-    return section("Calibration", "", chart, figures)
+    about = f"{shown(inside, 'percent')} of the speeds lay inside the 90% interval."
+    return section("Calibration", about, chart)

@@ -164,7 +164,7 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
     about = f"Iterations {numbers[rows][0]} to {numbers[rows][-1]} of {trace.name}: those in a row that waited most."
     same = "The same iterations, speeds and time axis."
     colors = {EQUAL_SCHEME: 5, ORACLE_SCHEME: 2, scheme: 0}.items()
-    times = [ChartLine(name, 1e3 * smooth(replay.seconds(name)), color) for name, color in colors]
+    times = [ChartLine(name, 1e3 * replay.seconds(name), color) for name, color in colors]
     speeds, bands = of_fleet(trace.speed, trace.workers, first)
     along: dict[str, Any] = {"along": np.arange(len(trace)), "x": "iteration", "unit": "samples/s"}
     return section(
@@ -172,7 +172,7 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
         "Each row is a worker. It computes, then waits for the slowest one.",
         gantt("Before: equal batches", about, trace.workers, seconds_KW[rows], **axes),
         gantt(f"After: balanced by {scheme}", same, trace.workers, balanced_KW[rows], **axes),
-        lines("Iteration times", "Means of 25 iterations.", numbers, times, x="iteration", unit="ms"),
+        lines("Iteration times", "", numbers, times, x="iteration", unit="ms"),
         lines("Recorded speeds", "Slow workers first.", **along, chart_lines=speeds[::-1], bands=bands),
     )
 
@@ -183,13 +183,3 @@ def _row(replay: Replay, scheme: str) -> dict[str, float]:
 
 def _numbers(row: Mapping[Any, Any]) -> dict[str, float]:
     return {str(key): float(value) for key, value in row.items()}
-
-
-def smooth(values_K: Array) -> Array:
-    """Return running means of 25 iterations, shortened at both ends; unknown values are left out."""
-    known_K = np.isfinite(values_K)
-    kernel = np.ones(min(25, len(values_K)))
-    total, count = (
-        np.convolve(one, kernel, "same") for one in (np.where(known_K, values_K, 0.0), known_K.astype(float))
-    )
-    return np.asarray(np.divide(total, count, out=np.full(len(values_K), np.nan), where=count > 0))

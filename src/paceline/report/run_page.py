@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,14 +46,19 @@ def slow_workers(speed_TW: Array) -> list[Slowness]:
     >>> [(one.worker, one.first, one.last, one.lasts, one.speed) for one in slow_workers(speed_TW)]
     [(2, 60, 99, True, 0.4)]
     """
-    pieces = np.array_split(np.arange(len(speed_TW)), min(400, len(speed_TW)))
+    import pandas as pd
+
+    pieces = min(400, len(speed_TW))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # nobody may have reported
         two = speed_TW.shape[1] == 2
         relative_TW = speed_TW / (speed_TW[:, ::-1] if two else np.nanmedian(speed_TW, axis=1, keepdims=True))
-        # more than half of 9 iterations must be slow: fewer are a stray value
-        relative_PW = _smooth(_medians(relative_TW, len(pieces)), -(-9 // len(pieces[0])))
-    starts = [int(piece[0]) for piece in pieces] + [len(speed_TW)]
+    piece_T = np.arange(len(speed_TW)) * pieces // len(speed_TW)
+    # more than half of 9 iterations must be slow: fewer are a stray value
+    window = -(-9 * pieces // len(speed_TW)) | 1
+    medians_PW = pd.DataFrame(relative_TW).groupby(piece_T).median()
+    relative_PW = medians_PW.rolling(window, center=True, min_periods=1).median().to_numpy()
+    starts = [*np.searchsorted(piece_T, np.arange(pieces)).tolist(), len(speed_TW)]
     found = [_longest(w, relative_P, starts) for w, relative_P in enumerate(relative_PW.T)]
     return sorted((one for one in found if one is not None), key=lambda one: -one.lost)
 
@@ -93,27 +96,6 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
     were = "was" if len(found) == 2 else "were"
     too = sentence("{names} {were} slow for a while too.", names=(names, "text"), were=(were, "text"))
     return answer(asks, named(workers[worst.worker]), detail, too)
-
-
-def _medians(values_TW: Array, count: int) -> Array:
-    """Return the medians of pieces, ``[P, W]``, as ``numpy.array_split`` cuts them: those longer by one come first.
-
-    Pieces of one length are taken at once: a median a piece takes longer than all else on a page.
-    """
-    workers, (size, longer) = values_TW.shape[1], divmod(len(values_TW), count)
-    first_TW, rest_TW = np.split(values_TW, [longer * (size + 1)])
-    parts = first_TW.reshape(longer, size + 1, workers), rest_TW.reshape(count - longer, size, workers)
-    return np.concatenate([np.nanmedian(part, axis=1) for part in parts])
-
-
-def _smooth(values_PW: Array, window: int) -> Array:
-    """Return running medians of an odd window, shortened at both ends."""
-    half = window // 2
-    if not half or len(values_PW) < 2:
-        return values_PW
-    filled = np.pad(values_PW, ((half, half), (0, 0)), constant_values=np.nan)
-    windows = np.lib.stride_tricks.sliding_window_view(filled, 2 * half + 1, axis=0)
-    return np.asarray(np.nanmedian(windows, axis=-1))
 
 
 def _longest(worker: int, relative_P: Array, starts: Sequence[int]) -> Slowness | None:
@@ -203,22 +185,6 @@ def _next(run: Run) -> dict[str, Any]:
         "Workers still waited {recent} of their time recently: paceline replay says what forecasts could reach at best."
     )
     return answer(asks, "Replay it", sentence(text, recent=recent))
-
-
-def kind_of(sentence: str, workers: Sequence[str]) -> str:
-    """Return a reason without its numbers and names, so that similar reasons can be counted together.
-
-    >>> kind_of("Moved 24 samples from g2 (62% slower than the median) to g3, g1 and g0: the next ...", ["g0", "g1"])
-    'Moved samples'
-    >>> kind_of("Kept the sizes: the best split would gain at most 1.2%; a change costs 5%.", ["g0", "g1"])
-    'Kept the sizes: the best split would gain …; a change costs …'
-    """
-    if sentence.startswith("Moved"):
-        return "Moved samples"
-    for worker in sorted(workers, key=len, reverse=True):  # a number is left out below anyway
-        if worker in sentence:
-            sentence = re.sub(rf"(?<!\w){re.escape(worker)}(?!\w)", "a worker", sentence)
-    return re.sub(r"\d[\d.]*(?:%| (?:ms|us|s)(?!\w))?", "…", sentence.rstrip(".").replace("at most ", ""))
 
 
 WINDOW = 8
@@ -353,14 +319,7 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
         x="iteration",
         unit="ms",
     )
-    error_TW = run.forecast_error
-    known = np.abs(error_TW[np.isfinite(error_TW)])
-    rows = [
-        (f"off by {shown(limit, 'percent')} at most", float((known <= limit).mean()) if len(known) else None)
-        for limit in (0.02, 0.05, 0.1, 0.2, 0.5)
-    ]
-    errors = table("Errors of all forecasts", (("forecasts", "text"), ("share", "percent")), rows)
-    return section("Forecasts", "", chart, errors)
+    return section("Forecasts", "", chart)
 
 
 # -- workers and reasons -----------------------------------------------------------------------------------------
@@ -406,12 +365,7 @@ def _workers(run: Run, first: list[int]) -> dict[str, Any]:
 
 
 def _reasons(run: Run) -> dict[str, Any]:
-    counts = table(
-        "How often",
-        (("reason", "text"), ("iterations", "count")),
-        Counter(kind_of(why, run.workers) for why in run.why).most_common(),
-    )
     acted = np.flatnonzero(run.acted)[-20:]
     rows = [(f"{run.of_fleet['index'][t]:.0f}", run.why[t]) for t in acted]
     changes = table("The last changes of sizes", (("iteration", "text"), ("reason", "text")), rows)
-    return section("What the balancer did, and why", "", counts, changes)
+    return section("What the balancer did, and why", "", changes)
