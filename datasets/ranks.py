@@ -30,22 +30,29 @@ def rank_in_path(path: Path) -> str:
     return "-".join(found[3] for found in RANK_PATTERN.finditer(str(path)))
 
 
-def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Trace:
-    """Return one trace of files that hold one worker each, row by row; a file that is shorter ends in NaN.
+def are_ranks(workers: Sequence[Sequence[str]]) -> bool:
+    """Return whether the files of a job hold one worker each: files of several are jobs of their own."""
+    return len(workers) > 1 and all(len(names) == 1 for names in workers)
 
-    A worker has the name that its file gives it, or where these are the same, the rank in the file's name.
+
+def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Sequence[Trace]:
+    """Return one trace of files that hold one worker each, row by row, or the traces of any other files.
+
+    A worker has the name that its file gives it, or where these are the same, the rank in the file's name. A file that
+    is shorter ends in NaN.
     """
     import pandas as pd
 
+    if not are_ranks([trace.workers for trace in traces]):
+        return traces
     names = [trace.workers[0] for trace in traces]
     if len(set(names)) < len(names):
         names = [rank_in_path(path) for path in paths]
     frames = [trace.to_frame().assign(worker=name) for trace, name in zip(traces, names, strict=True)]
     meta = {**traces[0].meta, "job": job_name(paths), **merge_meta(paths)}
     joined = Trace.from_frame(pd.concat(frames, join="inner", ignore_index=True), meta=meta)
-    return joined.select(
-        workers=sorted(names, key=lambda name: (tuple(map(int, re.findall(r"\d+", name))) or (0,), name))
-    )
+    by_number = sorted(names, key=lambda name: (tuple(map(int, re.findall(r"\d+", name))) or (0,), name))
+    return [joined.select(workers=by_number)]
 
 
 def merge_meta(paths: Sequence[Path]) -> dict[str, str]:
@@ -62,8 +69,3 @@ def job_name(paths: Sequence[Path]) -> str:
     stem = RANK_PATTERN.sub("", paths[0].name.split(".")[0]).strip("-_. ")
     folders = [part for part in paths[0].parent.parts if not RANK_PATTERN.search(part)]
     return stem or (folders[-1] if folders else "ranks")
-
-
-def are_ranks(workers: Sequence[Sequence[str]]) -> bool:
-    """Return whether the files of a job hold one worker each: files of several are jobs of their own."""
-    return len(workers) > 1 and all(len(names) == 1 for names in workers)

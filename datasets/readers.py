@@ -29,7 +29,7 @@ from paceline.datasets.formats import (
 )
 from paceline.datasets.frame import REQUIRED_COLUMNS
 from paceline.datasets.io import detect_delimiter, parse_header, read_head
-from paceline.datasets.ranks import are_ranks, merge_ranks, rank_in_path, strip_ranks
+from paceline.datasets.ranks import rank_in_path, strip_ranks
 from paceline.datasets.trace import Trace
 
 
@@ -118,14 +118,7 @@ def read_job(format: Format, files: Sequence[Path], **options: Any) -> Iterator[
     if unknown := sorted(set(options) - set(accepted)):
         raise ValueError(f"unknown options {unknown} for format {format.name!r}; it accepts {accepted}")
     try:
-        if not format.per_rank or len(files) == 1 or format.read is tables.read_csv:
-            traces = format.read(files, **options)
-        else:
-            of_files = [list(format.read([file], **options)) for file in files]
-            traces = (trace for of_file in of_files for trace in of_file)
-            if are_ranks([[name for trace in of_file for name in trace.workers] for of_file in of_files]):
-                traces = iter([merge_ranks(list(traces), files)])
-        for trace in traces:
+        for trace in format.read(files, **options):
             # what the reader was tried on, and frozen covariates
             known = {} if format.seen == NATIVE_FORMAT else {"format": format.name, "reader_seen": format.seen}
             meta = {**known, **trace.meta}

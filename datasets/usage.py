@@ -1,8 +1,7 @@
 """Resource usage: rows of (worker, time, values) to panels on a regular grid, and a model that makes speeds of usage.
 
-Rows may come in any order, and are read in bounded memory: they are first distributed to buckets by their worker, on
-disk where the file is large, so that a worker's rows end up together; then each bucket is made into traces of as many
-workers as fit.
+Rows may come in any order, and are read in bounded memory: they are first distributed to files by their worker, so that
+a worker's rows end up together; then each file is made into traces of as many workers as fit.
 
 Axes: N rows, T iterations, W workers, D covariates, G groups (rows of one worker and one iteration).
 """
@@ -14,12 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.datasets.frame import MAX_TIME
 from paceline.datasets.io import RowCounts
 from paceline.datasets.trace import Trace
 
@@ -121,112 +119,72 @@ def iter_usage_traces(
     workers: Sequence[str] | None = None,
 ) -> Iterator[Trace]:
     """Yield traces that only have covariates: one for a small file, or one for each group of workers that fits."""
+    import pyarrow as pa
+
     step = layout.period if period is None else float(period)
     if not (np.isfinite(step) and step > 0):
         raise ValueError(f"period must be a positive number of seconds, got {period}")
-    with ExitStack() as stack:
-        path = paths[0]
-        buckets = RowBuckets(paths, len(layout.covariates), stack)
-        names = _fill_buckets(path, blocks, buckets, layout, counts, workers)
+    path = paths[0]
+    size = sum(path.stat().st_size * (10 if path.suffix == ".gz" else 1) for path in paths)
+    # each bucket is an open file, and a process may commonly open 1024
+    count = min(1 + size // (8 << 20), 200)
+    with TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
+        files = [Path(folder) / f"{bucket}.arrow" for bucket in range(count)]
+        names = _fill_buckets(path, blocks, files, layout, counts, workers)
         if not names:
             raise ValueError(
                 f"{path}: no row with a worker and a time is left: check which columns hold them; dropped: "
                 f"{counts.to_meta()['dropped']}"
             )
         part = 0
-        for bucket in range(buckets.count):
-            rows = _sort_rows(buckets.rows(bucket), counts)
+        for file in files:
+            with pa.OSFile(str(file), "rb") as stored:
+                rows = _sort_rows(pa.ipc.open_stream(stored).read_all().to_pandas(), counts)
+            file.unlink()
             groups = list(_split_by_size(path, rows, step))
             for group in groups:
                 part += 1
-                alone = buckets.count == 1 and len(groups) == 1
-                job = paths[0].name.split(".")[0] + ("" if alone else f"-part{part}")
+                job = path.name.split(".")[0] + ("" if count == len(groups) == 1 else f"-part{part}")
                 yield _make_trace(job, group, names, step, layout, counts)
-
-
-class RowBuckets:
-    """Rows grouped by worker: in memory for a small file, in temporary files for a large one.
-
-    The columns of rows are ``worker``, its number, ``time``, and the covariates by their numbers.
-    """
-
-    def __init__(self, paths: Sequence[Path], covariates: int, stack: ExitStack) -> None:
-        import pyarrow as pa
-
-        size = sum(path.stat().st_size * (10 if path.suffix == ".gz" else 1) for path in paths)
-        # each bucket is an open file, and a process may commonly open 1024
-        self.count = min(1 + size // (8 << 20), 200)
-        floats = [(str(d), pa.float64()) for d in range(covariates)]
-        self._schema = pa.schema([("worker", pa.int64()), ("time", pa.float64()), *floats])
-        self._parts: list[pd.DataFrame] = []
-        self._writers: list[Any] = []
-        if self.count > 1:
-            folder = stack.enter_context(TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True))
-            self._files = [Path(folder) / f"{bucket}.arrow" for bucket in range(self.count)]
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._writers = [
-                stack.enter_context(
-                    pa.ipc.new_stream(stack.enter_context(pa.OSFile(str(file), "wb")), self._schema, options=options)
-                )
-                for file in self._files
-            ]
-
-    def add(self, rows: pd.DataFrame) -> None:
-        """Add rows to the buckets of their workers."""
-        import pyarrow as pa
-
-        if self.count == 1:
-            self._parts.append(rows)
-            return
-        for bucket, part in rows.groupby(rows["worker"] % self.count):
-            self._writers[bucket].write(pa.RecordBatch.from_pandas(part, self._schema, preserve_index=False))
-
-    def rows(self, bucket: int) -> pd.DataFrame:
-        """Return all rows of a bucket, in the order of arrival; afterwards none can be added."""
-        import pandas as pd
-        import pyarrow as pa
-
-        if self.count == 1:
-            return pd.concat(self._parts, ignore_index=True)
-        self._writers[bucket].close()
-        with pa.OSFile(str(self._files[bucket]), "rb") as file:
-            rows: pd.DataFrame = pa.ipc.open_stream(file).read_all().to_pandas()
-        self._files[bucket].unlink()
-        return rows
 
 
 def _fill_buckets(
     path: Path,
     blocks: Iterable[UsageRows],
-    buckets: RowBuckets,
+    files: Sequence[Path],
     layout: UsageLayout,
     counts: RowCounts,
     workers: Sequence[str] | None,
 ) -> list[str]:
-    """Put all rows into buckets, and return the workers' names in the order of their numbers."""
+    """Write all rows to the files of their workers, and return the workers' names in the order of their numbers.
+
+    The columns of rows are ``worker``, its number, ``time``, and the covariates by their numbers.
+    """
     import pandas as pd
+    import pyarrow as pa
 
     numbers: dict[str, int] = {}
-    for block in blocks:
-        # times before 1970 or after 2100 are in another unit
-        if layout.since_1970 and (outside_N := (block.time < 0) | (block.time > MAX_TIME)).any():
-            raise ValueError(
-                f"{path}: times must be seconds between 1970 and 2100, got {block.time[outside_N][0]:.17g}; the unit "
-                "is mixed up"
-            )
-        known_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
-        counts.drop_rows("rows without worker or time", (~known_N).sum())
-        if workers is not None:
-            wanted_N = block.worker.isin(list(workers)).to_numpy(dtype=bool)
-            counts.drop_rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
-            known_N &= wanted_N
-        code_N, names = pd.factorize(block.worker[known_N])
-        number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], dtype=np.int64)
-        if len(code_N):
-            rows = pd.DataFrame(block.values[known_N]).rename(columns=str)
-            rows.insert(0, "worker", number[code_N])
-            rows.insert(1, "time", block.time[known_N])
-            buckets.add(rows)
+    floats = [(str(d), pa.float64()) for d in range(len(layout.covariates))]
+    schema = pa.schema([("worker", pa.int64()), ("time", pa.float64()), *floats])
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with ExitStack() as stack:
+        stored = [stack.enter_context(pa.OSFile(str(file), "wb")) for file in files]
+        writers = [stack.enter_context(pa.ipc.new_stream(one, schema, options=options)) for one in stored]
+        for block in blocks:
+            known_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
+            counts.drop_rows("rows without worker or time", (~known_N).sum())
+            if workers is not None:
+                wanted_N = block.worker.isin(list(workers)).to_numpy(dtype=bool)
+                counts.drop_rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
+                known_N &= wanted_N
+            code_N, names = pd.factorize(block.worker[known_N])
+            number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], dtype=np.int64)
+            if len(code_N):
+                rows = pd.DataFrame(block.values[known_N]).rename(columns=str)
+                rows.insert(0, "worker", number[code_N])
+                rows.insert(1, "time", block.time[known_N])
+                for bucket, part in rows.groupby(rows["worker"] % len(files)):
+                    writers[bucket].write(pa.RecordBatch.from_pandas(part, schema, preserve_index=False))
     return list(numbers)
 
 

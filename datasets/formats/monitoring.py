@@ -193,15 +193,16 @@ def _iter_sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[UsageRows, 
 
 def _parse_numbers(path: Path, names: Sequence[str], rows: Sequence[NumberedRow]) -> Array:
     """Return cells as numbers, NaN for an empty one; the error for another cell says where it is."""
-    values_ND = np.full((len(rows), len(names)), np.nan)
-    for n, (line, cells) in enumerate(rows):
-        if len(cells) != len(names):
-            raise ValueError(f"{path}: row {line}: must have {len(names)} cells, got {len(cells)}")
-        for d, cell in enumerate(cells):
-            try:
-                values_ND[n, d] = float(cell) if cell.strip() else np.nan
-            except ValueError:
-                raise ValueError(f"{path}: row {line}, column {names[d]!r}: must hold a number, got {cell!r}") from None
+    import pandas as pd
+
+    if wrong := [(line, len(cells)) for line, cells in rows if len(cells) != len(names)]:
+        raise ValueError(f"{path}: row {wrong[0][0]}: must have {len(names)} cells, got {wrong[0][1]}")
+    table = pd.DataFrame([cells for _, cells in rows], [line for line, _ in rows], columns=list(names), dtype="str")
+    table = table.replace(r"^\s*$", np.nan, regex=True)
+    try:
+        values_ND = np.stack([numeric_column(table, name) for name in names], axis=1)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     return np.where(np.isinf(values_ND), np.nan, values_ND)
 
 

@@ -73,8 +73,7 @@ def read_csv(
         # one without a recorded job is named after its file, as a CSV is
         names = [path.name.removesuffix(".parquet") for path in paths]
         loaded = zip(map(Trace.load, paths), names, strict=True)
-        traces = [replace(trace, meta={"job": name, **trace.meta}) for trace, name in loaded]
-        yield from [merge_ranks(traces, paths)] if are_ranks([one.workers for one in traces]) else traces
+        yield from merge_ranks([replace(trace, meta={"job": name, **trace.meta}) for trace, name in loaded], paths)
         return
     found: list[MappedTable] = []
     for path in paths:

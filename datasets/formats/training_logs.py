@@ -17,6 +17,7 @@ from paceline.datasets.formats import QUOTED_LINES, Format
 from paceline.datasets.formats.tables import iter_table_traces, require_values
 from paceline.datasets.frame import unit_seconds
 from paceline.datasets.io import NUMBER, TEXT, RowCounts, numbered_lines, parse_header, read_csv_frame, read_head
+from paceline.datasets.ranks import merge_ranks
 from paceline.datasets.restarts import continue_steps, increments, number_runs
 from paceline.datasets.trace import Trace
 
@@ -54,25 +55,31 @@ def parse_line(line: str) -> LogRecord | None:
 
 
 def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one trace per file; row k is a worker's k-th line, covariates are values of the previous line."""
+    """Yield one trace per file, or of all ranks' files; row k is a worker's k-th line.
+
+    Covariates are values of the previous line.
+    """
+    yield from merge_ranks([_read_pytorch_log(path) for path in paths], paths)
+
+
+def _read_pytorch_log(path: Path) -> Trace:
     import pandas as pd
 
-    for path in paths:
-        counts = RowCounts()
-        table = pd.DataFrame(_read_records(path, counts))
-        workers = table.groupby("worker")
-        back = (workers["epoch"].diff() < 0) | ((workers["epoch"].diff() == 0) & (workers["step"].diff() < 0))
-        run = back.groupby(table["worker"]).cumsum()
-        counts.count_restarts(run.max())
-        rows = table[["worker", "samples", "seconds"]].assign(iteration=workers.cumcount())
-        if table["data_seconds"].notna().any():  # the line before a restart belongs to another run
-            rows["data_seconds"] = table["data_seconds"].groupby([table["worker"], run]).shift(1)
-        meta = {
-            "job": path.name.split(".")[0],
-            "units": "samples: Speed or Tok/s times seconds, or batches",
-            **counts.to_meta(),
-        }
-        yield Trace.from_frame(rows, meta=meta)
+    counts = RowCounts()
+    table = pd.DataFrame(_read_records(path, counts))
+    workers = table.groupby("worker")
+    back = (workers["epoch"].diff() < 0) | ((workers["epoch"].diff() == 0) & (workers["step"].diff() < 0))
+    run = back.groupby(table["worker"]).cumsum()
+    counts.count_restarts(run.max())
+    rows = table[["worker", "samples", "seconds"]].assign(iteration=workers.cumcount())
+    if table["data_seconds"].notna().any():  # the line before a restart belongs to another run
+        rows["data_seconds"] = table["data_seconds"].groupby([table["worker"], run]).shift(1)
+    meta = {
+        "job": path.name.split(".")[0],
+        "units": "samples: Speed or Tok/s times seconds, or batches",
+        **counts.to_meta(),
+    }
+    return Trace.from_frame(rows, meta=meta)
 
 
 def _read_records(path: Path, counts: RowCounts) -> list[LogRecord]:

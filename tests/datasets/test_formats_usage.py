@@ -103,7 +103,7 @@ def test_sar_workers_of_one_part(made):
 def test_sar_bad_interval_names_row(made):
     header = "# hostname;interval;timestamp;CPU;%user\n"
     text = header + "h1;60;2020-01-01 00:01:00 UTC;0;10\nh1;{};2020-01-01 00:02:00 UTC;0;9\n"
-    with pytest.raises(ValueError, match="row 3, column 'interval': must hold a number, got 'often'"):
+    with pytest.raises(ValueError, match="column 'interval' must hold numbers, but row 3 holds 'often'"):
         read_traces(made("sar.csv", text.format("often")))
     for unknown in ("", "0"):  # as good as a second
         assert only(made("sar.csv", text.format(unknown))).meta["period_seconds"] == "30.5"

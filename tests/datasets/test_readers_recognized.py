@@ -44,7 +44,7 @@ def test_own_files_are_read_like_any_other(made, tmp_path):
             "line 1, field 'average_usage.cpus'",
         ),
         ("sar.csv", "# hostname;interval;timestamp;%user\nh;60;2020-01-01 00:00:00 UTC\n", "row 2: must have 4 cells"),
-        ("dstat.csv", DSTAT + DSTAT_ROW.format("a"), "row 8, column 'cpu_usr'"),
+        ("dstat.csv", DSTAT + DSTAT_ROW.format("a"), "'cpu_usr' must hold numbers, but row 8 holds 'a'"),
         ("dstat.csv", DSTAT, "has no rows"),
         ("dstat.csv", DSTAT + DSTAT_ROW.format(1), "has no row after the mean since boot"),
         ("sar.csv", "# hostname;interval;timestamp;%user\n", "has no rows"),
