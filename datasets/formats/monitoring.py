@@ -9,7 +9,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -301,50 +301,34 @@ def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return rows of ``worker``, named by the labels in which series differ, ``start`` and ``value``."""
     import pandas as pd
 
-    series = _read_series(path)
-    labels = dict.fromkeys(label for one in series for label in one["metric"])
-    differing = [label for label in labels if len({str(one["metric"].get(label)) for one in series}) > 1]
-    rows: dict[str, list[Any]] = {"worker": [], "start": [], "value": []}
+    answer = read_json(path, 1 << 29, "query a shorter range")
+    data = answer.get("data", answer) if isinstance(answer, dict) else {}
+    if not isinstance(data, dict) or data.get("resultType") != "matrix" or not data.get("result"):
+        raise ValueError(
+            f"{path}: must be the answer to a range query (resultType matrix), which api/v1/query_range gives, with "
+            "at least one series"
+        )
+    try:
+        labels = pd.DataFrame([dict(one["metric"]) for one in data["result"]]).fillna("").astype(str)
+        # a number is text in the answer: "NaN" and "+Inf" are some
+        points = [pd.DataFrame(one["values"], columns=["start", "value"]).astype(float) for one in data["result"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: series must hold a metric, and values that are pairs of time and number") from error
+    labels = labels.loc[:, labels.nunique() > 1]
     # its value of the one label in which series differ, or all of these with their labels
     names = [
-        str(one["metric"].get(differing[0], ""))
-        if len(differing) == 1
-        else ",".join(f"{label}={one['metric'].get(label, '')}" for label in differing) or "0"
-        for one in series
+        row[0]
+        if len(row) == 1
+        else ",".join(f"{label}={value}" for label, value in zip(labels, row, strict=True)) or "0"
+        for row in labels.to_numpy()
     ]
     if len(set(names)) < len(names):
         raise ValueError(f"{path}: series must differ in their labels, got {names!r:.200}")
-    for name, one in zip(names, series, strict=True):
-        for pair in one["values"]:
-            try:
-                start, value = map(float, pair)  # a number is text in the answer: "NaN" and "+Inf" are some
-            except (TypeError, ValueError):
-                raise ValueError(f"{path}: a value must be a pair of time and number, got {pair!r:.100}") from None
-            for column, cell in zip(rows.values(), (name, start, value), strict=True):
-                column.append(cell)
-    table = pd.DataFrame(rows)
+    table = pd.concat([one.assign(worker=name) for name, one in zip(names, points, strict=True)], ignore_index=True)
     if not len(table):
         raise ValueError(f"{path}: has no rows")
     counts.count_read(len(table))
     return table
-
-
-def _read_series(path: Path) -> list[dict[str, Any]]:
-    answer = read_json(path, 1 << 29, "query a shorter range")
-    data = answer.get("data", answer) if isinstance(answer, dict) else {}
-    if not isinstance(data, dict) or data.get("resultType") != "matrix" or not isinstance(data.get("result"), list):
-        raise ValueError(
-            f"{path}: must be the answer to a range query (resultType matrix), which api/v1/query_range gives"
-        )
-    series: list[dict[str, Any]] = data["result"]
-    for one in series:
-        if (
-            not isinstance(one, dict)
-            or not isinstance(one.get("metric"), dict)
-            or not isinstance(one.get("values"), list)
-        ):
-            raise ValueError(f"{path}: a series must hold its metric and its values, got {one!r:.100}")
-    return series
 
 
 FORMATS = (
