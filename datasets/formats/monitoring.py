@@ -229,19 +229,18 @@ def read_nvidia_smi(
     for path in paths:
         counts = RowCounts()
         names = parse_header(read_head(path))
-        table = read_csv_frame(
-            path,
-            dict.fromkeys(names, TEXT),
-            counts,
-            missing=["", *(f" {word}" for word in MISSING_WORDS), *MISSING_WORDS],
-        )
+        missing = [*MISSING_WORDS, *(f" {word}" for word in MISSING_WORDS)]
+        table = read_csv_frame(path, dict.fromkeys(names, TEXT), counts, missing=missing)
         table = table[(table["timestamp"] != "timestamp").to_numpy()]  # a log that was appended to has another header
+        times = seconds_since_1970(path, table["timestamp"], "timestamp")
         found = next((name for name in GPU_COLUMNS if name in names), None)
         found_W = table[found].str.strip() if found else "0"
-        times = seconds_since_1970(path, table["timestamp"], "timestamp")
         units = {UNIT_PATTERN.sub("", name): match[1] for name in names if (match := UNIT_PATTERN.search(name))}
-        values = _numeric_columns(path, table.drop(columns=["timestamp", *([found] if found else [])]))
-        rows = values.assign(worker=found_W, start=times, samples=np.nan, seconds=np.nan)
+        values = table.drop(columns=["timestamp", *([found] if found else [])]).dropna(axis=1, how="all")
+        values = values.apply(lambda cells: cells.str.replace(r"\s*(%|MiB|W|MHz|C|KB/s|MB/s)?\s*$", "", regex=True))
+        rows = values.rename(columns=lambda name: UNIT_PATTERN.sub("", name))
+        rows = rows.assign(worker=found_W, start=times, samples=np.nan, seconds=np.nan)
+        rows.index = rows.index + 2  # as an editor counts rows, from the header
         if workers is not None:
             rows = rows[rows["worker"].isin(list(workers))]
         if rows.empty:
@@ -251,22 +250,6 @@ def read_nvidia_smi(
         arrangement = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
         meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
         yield from iter_table_traces(path, rows, arrangement, counts, meta)
-
-
-def _numeric_columns(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of numbers, without the units in their cells."""
-    found = {}
-    for name in table:
-        cells = table[name].str.extract(r"^\s*(-?[0-9]+(?:\.[0-9]+)?)\s*(?:%|MiB|W|MHz|C|KB/s|MB/s)?\s*$")[0]
-        if cells.isna().all():
-            continue
-        found[UNIT_PATTERN.sub("", str(name))] = cells.where(cells.notna(), table[name])
-    values = table.iloc[:, :0].assign(**found)
-    values.index = values.index + 2  # as an editor counts rows, from the header
-    try:
-        return values.assign(**{name: numeric_column(values, name) for name in found}).set_index(table.index)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 # --- The answer to a range query of Prometheus.
