@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -293,24 +293,24 @@ def _read_json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     import pandas as pd
 
     if _is_json_lines(read_head(path)):
-        columns = _columns_of_rows(_iter_json_lines(path, counts))
+        found: Any = list(_iter_json_lines(path, counts))
     else:  # is read into memory at once
         found = read_json(path, 1 << 29, "write one object a line instead, or CSV")
-        if isinstance(found, list):
-            columns = _columns_of_rows(found)
-        elif isinstance(found, dict) and _is_json_columns(found):
-            columns = {name: list(map(_json_cell, column)) for name, column in found.items()}
-        else:
-            raise ValueError("must hold lines of objects, a list of objects, or an object of lists, one per column")
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"columns must have one length, got {lengths!r:.200}")
-    table = pd.DataFrame(columns)
+    if isinstance(found, list) and all(isinstance(row, dict) for row in found):
+        names = {name for row in found for name in row}
+    elif isinstance(found, dict) and _is_json_columns(found):
+        names = set(found)
+    else:
+        raise ValueError("must hold lines of objects, a list of objects, or an object of lists, one per column")
+    if len(names) > MAX_COLUMNS:
+        raise ValueError(f"has {len(names)} columns; at most {MAX_COLUMNS} are read")
+    if isinstance(found, list):
+        table = pd.DataFrame([{name: _json_cell(value) for name, value in row.items()} for row in found])
+    else:
+        table = pd.DataFrame({name: list(map(_json_cell, column)) for name, column in found.items()})
     counts.count_read(len(table))
     if not len(table):
         raise ValueError("has no rows")
-    if len(table.columns) > MAX_COLUMNS:
-        raise ValueError(f"has {len(table.columns)} columns; at most {MAX_COLUMNS} are read")
     return table
 
 
@@ -341,25 +341,6 @@ def _iter_json_lines(path: Path, counts: RowCounts) -> Iterator[dict[str, Any]]:
         else:
             counts.count_read(1)
             counts.drop_rows("lines that hold no complete JSON object", 1)
-
-
-def _columns_of_rows(rows: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return the columns of objects; what an object lacks is None."""
-    columns: dict[str, list[Any]] = {}
-    count = 0
-    for row in rows:
-        if not isinstance(row, dict):
-            raise ValueError(f"a row must be a JSON object, got {row!r:.100}")
-        for name, value in row.items():
-            column = columns.setdefault(name, [])
-            column += [None] * (count - len(column))
-            column.append(_json_cell(value))
-        if len(columns) > MAX_COLUMNS:
-            raise ValueError(f"has more than {MAX_COLUMNS} columns; at most these are read")
-        count += 1
-    for column in columns.values():
-        column += [None] * (count - len(column))
-    return columns
 
 
 def _json_cell(value: Any) -> Any:
