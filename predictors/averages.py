@@ -298,15 +298,6 @@ class LocalLevel(FleetPredictor):
             self.state, self.shared_state = together.state, together.shared_state
         self.workers = (*self.workers, *together.workers)
 
-    def leave_all(self, workers: Sequence[str]) -> None:
-        """Remove many workers at once; the others keep their state."""
-        gone = set(workers)
-        if missing := gone.difference(self.workers):
-            raise ValueError(f"worker {min(missing)!r} is not in the fleet")
-        stays_W = np.array([worker not in gone for worker in self.workers], dtype=np.bool_)
-        self.state = {name: rows[stays_W] for name, rows in self.state.items()}
-        self.workers = tuple(worker for worker in self.workers if worker not in gone)
-
     def initial_state(self, count: int) -> dict[str, Array]:
         return {name: np.full(count, np.nan) for name in ("level", "doubt", "when")}
 

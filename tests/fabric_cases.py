@@ -7,8 +7,7 @@ from lightning.fabric.strategies import DDPStrategy, ModelParallelStrategy
 from torch.utils.data import default_collate
 from trainers import BATCHES, EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, restless
 
-from paceline.integrations.fabric import attach
-from paceline.torch import BalancedLoader
+from paceline.torch import BalancedLoader, attach
 
 
 def begun(strategy=None):

@@ -2,8 +2,6 @@
 
 import pytest
 from federated_rounds import balancer_of, played
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from paceline.coordinator.federated import ForecastSource, RoundReport
 
@@ -60,29 +58,3 @@ def test_round_as_an_iteration():
     assert asked.forecast.curves.seconds(asked.sizes) == pytest.approx(plan.seconds)
     assert asked.workers == ("c0", "c1")
     assert (asked.why, asked.iteration, asked.acted, asked.gain) == (plan.summary, 1, True, 0.0)
-
-
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(
-    st.lists(st.tuples(st.sets(st.integers(0, 9), min_size=1, max_size=4), st.booleans()), max_size=12),
-    st.integers(4, 6),
-)
-def test_clients_unseen_for_longest_are_forgotten(rounds, most):
-    balancer, seen = balancer_of(max_clients=most), {}
-    for k, (chosen, replies) in enumerate(rounds):
-        names = [f"c{i}" for i in sorted(chosen)]
-        surplus = len(seen.keys() | set(names)) - most
-        others = sorted((name for name in seen if name not in names), key=lambda name: seen[name])
-        plan = balancer.plan(names)
-        there = names if replies else names[:1]
-        count = len(there)
-        balancer.observe(plan, RoundReport(clients=there, samples=[160] * count, seconds=[1.0] * count))
-        for name in others[: max(surplus, 0)]:
-            del seen[name]
-        for name in names:
-            seen[name] = k if name in there or name not in seen else seen[name]
-        assert set(balancer.clients) == set(seen)
-        assert len(balancer.state_dict()["speed/rows/level"]) == len(balancer) == len(seen) <= most
-    with pytest.raises(ValueError, match=f"{most + 1} clients cannot join: max_clients is {most}; raise it"):
-        balancer.join([f"n{i}" for i in range(most + 1)])

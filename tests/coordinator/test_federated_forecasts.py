@@ -88,7 +88,7 @@ def test_unseen_client_is_sized_by_its_device():
 @LAWS
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "play", "device"]), st.integers(0, 5)), max_size=40))
 def test_unseen_client_gets_the_mean_of_all(events):
-    balancer = balancer_of(max_clients=4)
+    balancer = balancer_of()
     for k, (event, i) in enumerate(events):
         name = f"c{i}"
         if event == "leave" and name in balancer:

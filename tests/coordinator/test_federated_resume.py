@@ -80,7 +80,7 @@ def bare(predictor):
 )
 def test_any_predictor_resumes_exactly(fleet, predictor, rounds):
     speed, comm = np.array(fleet).T
-    first, second = (balancer_of(predictor=predictor, max_clients=len(fleet) + 1) for _ in range(2))
+    first, second = (balancer_of(predictor=predictor) for _ in range(2))
     first.join(["gone"], devices=["old"])
     played(first, speed, comm, rounds=rounds)
     second.load_state_dict(first.state_dict())

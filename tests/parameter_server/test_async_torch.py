@@ -337,12 +337,12 @@ def leaving_twice(rank):
     from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
-    with AsyncJob(model, optim, dataset, batch=8, epochs=2) as job:
-        for inputs, targets in job:
-            loss_of(model, inputs, targets).backward()
-            job.push()
-            if rank == 1:
-                break
+    job = AsyncJob(model, optim, dataset, batch=8, epochs=2)
+    for inputs, targets in job:
+        loss_of(model, inputs, targets).backward()
+        job.push()
+        if rank == 1:
+            break
     job.close()
     job.close()
     with pytest.raises(RuntimeError, match="create a new AsyncJob"):

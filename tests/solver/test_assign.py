@@ -20,6 +20,12 @@ COSTS = st.one_of(st.integers(1, 9).map(float), st.floats(1e-3, 1e3))
 SPEEDS = st.one_of(st.sampled_from([0.25, 0.5, 1.0]), st.floats(0.05, 20))
 
 
+def fleet_of(speeds: list[float], fixed: list[float]) -> Curves:
+    """Return ranks of these speeds, with so many seconds of each batch besides its samples."""
+    free = np.zeros(len(speeds))
+    return Curves(slope=1 / np.array(speeds), intercept=np.array(fixed), floor=free, limit=free + np.inf)
+
+
 @dataclass(frozen=True)
 class Problem:
     """Arguments of one call of `assign`."""
@@ -29,7 +35,8 @@ class Problem:
     options: dict[str, Any]
 
     def solve(self, **changed: Any) -> Assignment:
-        return assign(self.costs, self.speeds, **{**self.options, **changed})
+        options = {**self.options, **changed}
+        return assign(self.costs, fleet_of(self.speeds, options.pop("fixed")), **options)
 
     def with_options(self, **changed: Any) -> Problem:
         return replace(self, options={**self.options, **changed})
@@ -128,11 +135,8 @@ def test_padded_batches_of_few_ranks_are_exact(problem: Problem) -> None:
 def test_only_relative_cost_and_speed_matter(problem: Problem, factor: float) -> None:
     """A factor of two rounds nothing: the assignment is the same, bit for bit."""
     first = solved(problem)
-    other = assign(
-        np.array(problem.costs) * factor,
-        np.array(problem.speeds) * factor,
-        **{**problem.options, "tokens": problem.options["tokens"]},
-    )
+    faster = [speed * factor for speed in problem.speeds]
+    other = replace(problem, costs=[cost * factor for cost in problem.costs], speeds=faster).solve()
     assert other.owner.tolist() == first.owner.tolist()
 
 
@@ -172,18 +176,10 @@ def test_steady_order_costs_at_most_its_share(problem: Problem, steady: float) -
 @example([1e20] * 2 + [1.0] * 8, [1.0, 1.0], 0.0, False)
 @example([1.0] * 8, [1.0, 1.0], 1e18, False)
 def test_costs_of_any_scale(costs: list[float], speeds: list[float], fixed: float, padded: bool) -> None:
-    found = assign(costs, speeds, fixed=fixed, padded=padded)
+    found = assign(costs, fleet_of(speeds, [fixed] * len(speeds)), padded=padded)
     assert found.counts.sum() == len(costs)
     assert found.counts.min() >= 1
     assert found.lower_bound <= found.makespan * (1 + 1e-9)
-
-
-@given(st.lists(st.tuples(SPEEDS, st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=3))
-def test_fixed_seconds_add_to_curves(ranks: list[tuple[float, int, int]]) -> None:
-    speeds, own, beside = (np.array(column, dtype=float) for column in zip(*ranks, strict=True))
-    costs, free = [8.0, 5.0, 4.0, 3.0, 2.0, 2.0], np.zeros(len(ranks))
-    by_curves = assign(costs, Curves(slope=1 / speeds, intercept=own, floor=free, limit=free + np.inf), fixed=beside)
-    assert by_curves.seconds.tolist() == assign(costs, speeds, fixed=own + beside).seconds.tolist()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +210,10 @@ def test_status(costs: Any, speeds: Any, options: Any, status: Any) -> None:
         ({"tokens": [1.0]}, r"tokens must hold one number for each of the 2 samples, got \(1,\)"),
         ({"speeds": [1.0, 0.0]}, "speeds must be finite and above 0, got 0 for rank 1"),
         ({"speeds": []}, "speeds must hold one number for each rank"),
-        ({"fixed": [-1.0, 0.0]}, "fixed must be finite and not negative, got -1 for rank 0"),
+        (
+            {"speeds": fleet_of([1.0, 1.0], [-1.0, 0.0])},
+            "curves.intercept must be finite and not negative, got -1 for rank 0",
+        ),
         ({"costs": [3.0, 3.0, 3.0], "cap": 4}, "found no assignment .* 112% of the total capacity"),
         ({"steady": -1.0}, "steady must be finite and not negative, got -1"),
         ({"costs": [3.0, 3.0, 3.0], "cap": 4, "padded": True}, "no padded assignment was found"),

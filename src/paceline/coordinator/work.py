@@ -51,27 +51,9 @@ class WorkModel:
         Seconds of a batch besides its samples.
     status
         State of knowledge about costs.
-
-    Raises
-    ------
-    ValueError
-        If there is no feature.
-
-    Examples
-    --------
-    Two workers, the second half as fast; a sample costs its length, and as much again for being one:
-
-    >>> chance, model = np.random.default_rng(0), WorkModel(features=2)
-    >>> for _ in range(40):
-    ...     features_WF = chance.uniform(5, 15, (2, 2))
-    ...     changed = model.observe(features_WF, features_WF @ [0.5, 0.5] / [100, 50])
-    >>> model.coefficients.round(2)
-    array([0.5, 0.5])
     """
 
     def __init__(self, features: int) -> None:
-        if features < 1:
-            raise ValueError(f"features must be at least 1, got {features}")
         self.coefficients = np.eye(features)[0]
         self.fixed = 0.0
         self.status = WorkStatus.EARLY

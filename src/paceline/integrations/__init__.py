@@ -1,4 +1,4 @@
-"""Balanced training with popular trainers, one file each: Accelerate, Fabric, Hugging Face, Lightning, torchft.
+"""Balanced training with popular trainers, one file each: Accelerate, Hugging Face, Lightning, torchft.
 
 Each file needs its library; import it by its full name, such as ``paceline.integrations.lightning``.
 """

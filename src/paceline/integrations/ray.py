@@ -169,10 +169,6 @@ class RayServer:
         """Return the newest parameters, ``[P]``, to evaluate them while training goes on."""
         return self.service.parameters
 
-    def watch(self) -> list[str]:
-        """Return a sentence about every worker: whether it is a straggler, and why."""
-        return [one.why for one in self.service.staleness_reports()]
-
     def patience(self) -> float | None:
         """Return for how long to wait for workers that are silent, in seconds; ``None`` while there is work to do."""
         return self.service.patience_now if self.service.server.finished else None

@@ -10,8 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -262,15 +261,6 @@ class AsyncJob:
         self._is_closed, self._work = True, None
         with suppress(LostServerError):  # often the reason for leaving
             self.link.leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.close()
 
     def _end_epochs(self) -> None:
         """Call ``on_epoch`` for the epochs that have been applied completely since the last call."""

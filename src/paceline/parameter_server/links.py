@@ -126,13 +126,9 @@ class LocalLink:
 class GlooLink:
     """A link to a server in another process, with the methods of :class:`LocalLink`.
 
-    Parameters
-    ----------
-    group
-        The server and this worker alone: if one worker is lost, the groups of the others still work.
-    receive_buffer, send_buffer
-        Messages from and to the server, ``[HEADER_FLOATS + P]``: rows of the model itself, so that nothing is copied,
-        with space for a header in front.
+    The group is the server and this worker alone: if one worker is lost, the groups of the others still work. The
+    buffers are rows of the model itself, so that nothing is copied, with space for a header in front,
+    ``[HEADER_FLOATS + P]``.
     """
 
     def __init__(self, group: dist.ProcessGroup, receive_buffer: torch.Tensor, send_buffer: torch.Tensor) -> None:

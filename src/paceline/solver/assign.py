@@ -130,7 +130,6 @@ def assign(
     costs: ArrayLike,
     speeds: ArrayLike | BatchTimeCurves,
     *,
-    fixed: ArrayLike = 0.0,
     tokens: ArrayLike | None = None,
     cap: float | None = None,
     lower: int = 1,
@@ -152,8 +151,6 @@ def assign(
         length: those of a longer sample's length are its cost.
     speeds
         Work per second of each rank, ``[W]``; or batch time curves over work, such as a forecast's.
-    fixed
-        Seconds of each batch besides its samples, one number or ``[W]``.
     tokens
         What each sample takes of the cap, ``[N]``; its cost by default. Padded, each takes what the longest does.
     cap
@@ -196,7 +193,7 @@ def assign(
     Graham, R. L. (1969). Bounds on multiprocessing timing anomalies (longest first). Gonzalez, T., Ibarra, O. H., and
     Sahni, S. (1977). Bounds for LPT schedules on uniform processors.
     """
-    fleet = checked_fleet(speeds, fixed)
+    fleet = checked_fleet(speeds)
     cost_N, token_N = checked_samples(costs, tokens, cap, lower, len(fleet))
     order = np.argsort(-cost_N, kind="stable")
     samples = Samples(cost_N[order], token_N[order], np.inf if cap is None else float(cap), lower)

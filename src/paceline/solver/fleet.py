@@ -73,7 +73,7 @@ def bisect(find: Callable[[float], Found | None], low: float, high: float, found
     return low, high, found
 
 
-def checked_fleet(speeds: ArrayLike | BatchTimeCurves, fixed: ArrayLike) -> Fleet:
+def checked_fleet(speeds: ArrayLike | BatchTimeCurves) -> Fleet:
     """Return the fleet of these speeds or curves; an error names a wrong argument."""
     if hasattr(speeds, "slope"):
         curves = cast("BatchTimeCurves", speeds)
@@ -85,20 +85,15 @@ def checked_fleet(speeds: ArrayLike | BatchTimeCurves, fixed: ArrayLike) -> Flee
             raise ValueError(
                 "curves with a limit bound samples, not their cost: pass curves without limits, and cap= in tokens"
             )
-        return Fleet(pace_W, _fixed_seconds(start_W + np.asarray(fixed, dtype=np.float64), len(pace_W)), floor_W)
+        require(np.isfinite(start_W) & (start_W >= 0), start_W, "curves.intercept must be finite and not negative", "rank")
+        return Fleet(pace_W, start_W, floor_W)
     speed_W = np.array(speeds, dtype=np.float64)
     if speed_W.ndim != 1 or not len(speed_W):
         raise ValueError(f"speeds must hold one number for each rank, got the shape {speed_W.shape}")
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         pace_W = 1.0 / speed_W
     require(np.isfinite(pace_W) & (pace_W > 0), speed_W, "speeds must be finite and above 0", "rank")
-    return Fleet(pace_W, _fixed_seconds(fixed, len(speed_W)), np.zeros(len(speed_W)))
-
-
-def _fixed_seconds(fixed: ArrayLike, ranks: int) -> Array:
-    fixed_W = np.array(np.broadcast_to(np.asarray(fixed, dtype=np.float64), (ranks,)))
-    require(np.isfinite(fixed_W) & (fixed_W >= 0), fixed_W, "fixed must be finite and not negative", "rank")
-    return fixed_W
+    return Fleet(pace_W, np.zeros(len(speed_W)), np.zeros(len(speed_W)))
 
 
 def checked_samples(costs: ArrayLike, tokens: ArrayLike | None, cap: float | None, lower: int, ranks: int) -> Array:

@@ -337,7 +337,7 @@ def _fleet(speeds: ArrayLike | BatchTimeCurves | None, ranks: int | None) -> tup
         if ranks is None or ranks < 1:
             raise ValueError(f"pass ranks, a number above 0, or speeds, one for each rank; got ranks={ranks}")
         speeds = np.ones(ranks)
-    fleet = checked_fleet(speeds, 0.0)
+    fleet = checked_fleet(speeds)
     if ranks is not None and ranks != len(fleet):
         raise ValueError(f"speeds must hold one number for each of the {ranks} ranks, got {len(fleet)}")
     rank_W = np.lexsort((fleet.floor, fleet.fixed, fleet.pace))

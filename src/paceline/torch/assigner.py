@@ -88,8 +88,6 @@ class Assigner(ABC):
 
     Attributes
     ----------
-    rule, rank
-        How an epoch is cut into global batches, and the rank whose samples are asked for.
     epoch, batches, digest
         The epoch under way, the batches taken of it, and a checksum of who took what: ranks that assigned alike have
         the same.

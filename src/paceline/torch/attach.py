@@ -26,7 +26,7 @@ from paceline.torch.covariates import covariates_for
 from paceline.torch.exchange import Exchange
 from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.rank_loader import RankLoader
-from paceline.torch.sharded import gathers_parameters, group_of, replicas_of
+from paceline.torch.sharded import gathers_parameters, group_of, replicas_of, without_fabric
 from paceline.torch.weighting import Weighting
 
 _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
@@ -72,7 +72,7 @@ def attach(
     ----------
     model
         The model, whose gradients are averaged over the ranks: by ``DistributedDataParallel``, ``fully_shard``
-        (FSDP2, HSDP), FSDP1, ``replicate``, or by hand.
+        (FSDP2, HSDP), FSDP1, ``replicate``, or by hand. Also as Fabric's ``setup`` returns it.
     loader
         A :class:`BalancedLoader` or a :class:`StreamLoader`. None for a loader of your own, whose batches stay as they
         are, of any sizes: every loss is then scaled by :meth:`Scaling.scale`.
@@ -122,6 +122,7 @@ def attach(
     Equal batches: 4 of 5 warm-up iterations done.
     >>> dist.destroy_process_group()
     """
+    model = without_fabric(model)
     if loader is None:
         return _scaling(model, (predictor, policy, timeout, workers, covariates))
     _require_loader(loader)

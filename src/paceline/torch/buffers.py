@@ -14,28 +14,14 @@ FIRST, THEN = 8, 16
 
 
 class Buffers:
-    """Buffers of the attached models but those of batch normalization, which are each rank's own.
-
-    Attributes
-    ----------
-    ended
-        Whether checks have ended: the buffers differ between ranks, or there are none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> buffers = Buffers()
-    >>> for step in range(4):
-    ...     told = buffers.learn(np.array([step + 0.5, step + 0.5]), uneven=False)
-    >>> buffers.learn(np.array([4.5, 4.2]), uneven=True)[:52]
-    'Buffers of the model (such as buffer) were the same '
-    """
+    """Buffers of the attached models but those of batch normalization, which are each rank's own."""
 
     def __init__(self) -> None:
         self._name = "buffer"
         self._before = math.nan
         self._shared = 0
         self.ended = False
+        """Whether checks have ended: the buffers differ between ranks, or there are none."""
 
     def sum(self, models: Sequence[torch.nn.Module], exchange: int) -> float:
         """Return the sum of all numbers in the buffers; NaN where there are none, or this exchange has no look."""

@@ -147,21 +147,14 @@ Pack = bool | Literal["lockstep"]
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A packed global batch in which every rank has a sample.
-
-    Parameters
-    ----------
-    owner
-        Rank of each sample, ``[N]``.
-    counts
-        Samples of each rank, ``[W]``.
-    parts
-        Samples of each micro-batch of each rank.
-    """
+    """A packed global batch in which every rank has a sample."""
 
     owner: Sizes
+    """Rank of each sample, ``[N]``."""
     counts: Sizes
+    """Samples of each rank, ``[W]``."""
     parts: list[list[Sizes]]
+    """Samples of each micro-batch of each rank."""
 
     def of(self, rank: int) -> Sizes:
         """Return the samples of a rank, one micro-batch after the other."""

@@ -39,13 +39,7 @@ class EqualShapes:
         self.ranks = frozenset(ranks)
 
     def __call__(self, group: Any, rows: torch.Tensor) -> None:
-        """Compare the lengths of tensors.
-
-        Raises
-        ------
-        RuntimeError
-            On every rank of the group, if they differ.
-        """
+        """Compare the lengths of tensors; if they differ, a RuntimeError is raised on every rank of the group."""
         if not self.loader.looping and not (self.loader.ended and self.waits()):
             return
         # The rows may be of a batch before the newest one, as far back as batches are remembered.
@@ -116,7 +110,6 @@ class PendingAllReduces:
         self._batches_taken = self._sums = self._since_sum = self._sums_since = 0
 
     def hand_out(self) -> None:
-        """Count a batch that the loop is given."""
         self._times = max(self._times, self._sums_since)
         self._sums_since = 0
         self._batches_taken += 1

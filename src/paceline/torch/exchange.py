@@ -32,19 +32,9 @@ class LostRankError(RuntimeError):
 
 
 class Exchange:
-    """Gathers one row of numbers from every rank without making any rank wait.
+    """Gathers one row of numbers from every rank of a process group without making any rank wait.
 
-    Parameters
-    ----------
-    group
-        The process group that trains together.
-    timeout
-        Seconds to wait for a rank that does not answer; None means the process group's own timeout.
-
-    Attributes
-    ----------
-    under_way
-        Whether a row was sent and the others' have not been received yet.
+    ``timeout`` are the seconds to wait for a rank that does not answer; None means the group's own timeout.
     """
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None = None) -> None:
@@ -67,6 +57,7 @@ class Exchange:
         self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], Array, Array]] = {}
         self._work: dist.Work | None = None
         self.under_way = False
+        """Whether a row was sent and the others' have not been received yet."""
         # torch's own, without its Python checks, and without those who listen for waits and gathered rows.
         self._all_gather, self._wait = unwrap(dist.ProcessGroup.allgather), unwrap(dist.Work.wait)
 

@@ -140,15 +140,6 @@ class Prefetcher:
     When samples come that do not follow those before, a new generation begins, which has asked for nothing. Requests
     and what arrives carry their generation; what an older one asked for is dropped when it arrives.
 
-    Parameters
-    ----------
-    dataset, collate
-        The dataset, and the function that makes a batch of samples; None stacks them as torch does.
-    assigner
-        Says which samples this rank is expected to take.
-    loading, pin
-        The processes that load, and whether batches lie in pinned memory.
-
     Attributes
     ----------
     ahead

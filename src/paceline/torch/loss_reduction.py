@@ -20,28 +20,10 @@ standard errors."""
 
 
 class Norms:
-    """The norms of the step under way; :meth:`take` ends it.
+    """The norms of the step under way, one of each micro-batch; :meth:`take` ends it.
 
-    Parameters
-    ----------
-    delayed
-        Whether a device computes them. Then :meth:`take` returns those of the step before, and NaN if the device has
-        not passed that one yet: nothing waits for it.
-
-    Attributes
-    ----------
-    delayed
-        Whether a device computes them.
-    logs
-        Those of the step under way, one of each micro-batch.
-
-    Examples
-    --------
-    >>> norms = Norms(delayed=False)
-    >>> norms.add(torch.tensor(1.0)), norms.add(torch.tensor(math.e))
-    (None, None)
-    >>> round(norms.take(), 3), norms.take()
-    (0.5, nan)
+    ``delayed`` if a device computes them. Then :meth:`take` returns those of the step before, and NaN if the device has
+    not passed that one yet: nothing waits for it.
     """
 
     def __init__(self, delayed: bool) -> None:
@@ -50,7 +32,6 @@ class Norms:
         self._before = AsyncScalar()
 
     def add(self, norm: torch.Tensor) -> None:
-        """Add the norm of a micro-batch's gradients."""
         self.logs.append(norm.double().clamp(min=1e-300).log() if self.delayed else math.log(max(float(norm), 1e-300)))
 
     def take(self) -> float:
@@ -67,11 +48,6 @@ class Norms:
 
 class LossReductionCheck:
     """Finds out from gradients of unequal batches whether the loss is of the kind that the weighting assumes.
-
-    Parameters
-    ----------
-    delayed
-        Whether a device computes the gradients: then what is said of a step is known one step later.
 
     Attributes
     ----------

@@ -24,12 +24,7 @@ LBFGS = (
 class OptimizerChecks:
     """Checks the optimizers of this process before each of their steps.
 
-    Parameters
-    ----------
-    weighting
-        The weighting of the models of a loader.
-    sizes
-        Returns the sizes of the plan; as long as they stay nothing can be weighed wrongly.
+    As long as the ``sizes`` of the plan stay nothing can be weighed wrongly.
     """
 
     def __init__(self, weighting: Weighting, sizes: Callable[[], Any] = lambda: None) -> None:
@@ -137,7 +132,6 @@ def _parameters_with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.T
 
 
 def _instances_of(kind: type) -> list[Any]:
-    """Return all objects of this class that this process holds."""
     # DistributedDataParallel keeps no list of its instances. `isinstance` would trigger lazy proxies to load.
     return [thing for thing in gc.get_objects() if type(thing) is kind]
 

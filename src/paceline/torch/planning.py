@@ -27,25 +27,12 @@ logger = logging.getLogger(__name__)
 class Planning:
     """Learns from reports and plans: a load balancer with what a running job of ranks needs around it.
 
-    Parameters
-    ----------
-    balancer
-        Plans, in its own order of workers.
-    loader
-        Gets the sizes, in the order of ranks.
-    exchange
-        Sends the first rank's state to ranks that have diverged.
-    workers
-        The names of the ranks, in their order. Ranks of one name are one worker, and get as many samples as each other.
-    covariates
-        How many covariates each rank samples.
+    The balancer plans in its own order of workers, the loader gets the sizes in the order of ranks.
 
     Attributes
     ----------
     workers
-        The names of the ranks, in their order.
-    plan
-        The latest plan.
+        The names of the ranks, in their order. Ranks of one name are one worker, and get as many samples as each other.
     checksum
         Number by which ranks see that they use the same plan, and the same costs.
     work
@@ -65,8 +52,8 @@ class Planning:
         covariates: int,
     ) -> None:
         self.balancer = balancer
-        self.work = _work_of(loader)
-        self.features = 0 if self.work is None else len(self.work.coefficients)
+        self.features = 0 if loader.coefficients is None else len(loader.coefficients)
+        self.work = WorkModel(self.features) if self.features else None
         self._loader = loader
         self._exchange = exchange
         self.workers = tuple(workers)
@@ -253,11 +240,6 @@ def relative_change(one_W: Array, other_W: Array) -> float:
         change_W = np.log(one_W / other_W)
     known = change_W[np.isfinite(change_W)]
     return float(np.ptp(known)) if len(known) else 0.0
-
-
-def _work_of(loader: RankLoader) -> WorkModel | None:
-    """Return a model of what the loader's samples cost, if they have costs."""
-    return None if loader.coefficients is None else WorkModel(len(loader.coefficients))
 
 
 def _diverged(workers: Sequence[str], places: Array) -> str:

@@ -53,13 +53,7 @@ class RankReports:
     """Rows that all ranks reported in one exchange, ``[W, F]``, in the order of the plan's workers.
 
     A rank that says what no rank can measure, such as a step without samples or of no time, has measured nothing (NaN).
-
-    Parameters
-    ----------
-    report_WF
-        The rows.
-    features
-        How many of their last numbers say what the work is made of.
+    The last ``features`` numbers of a row say what the work is made of.
 
     Attributes
     ----------
@@ -139,16 +133,8 @@ class RankReports:
         """Return the rows with each worker's work scaled to exactly its share: speeds are then work per second.
 
         Whole samples, and padding, make work differ a little from the shares, and a global batch's from the mean. That
-        is not due to the shares, which are judged from these rows.
-
-        Parameters
-        ----------
-        work_W
-            Work behind the rows, ``[W]``.
-        shares_W
-            Work of one micro-batch as it was planned, ``[W]``.
-        fixed
-            Seconds of a micro-batch that do not depend on its work.
+        is not due to the shares, which are judged from these rows. Shares are work of one micro-batch as it was
+        planned, and ``fixed`` the seconds of a micro-batch that do not depend on its work.
         """
         report_WF, parts_W = self.report_WF.copy(), self["micro_batches"]
         report_WF[:, _AT["seconds"]] = at_shares(self["seconds"], work_W, shares_W * parts_W, fixed * parts_W)
@@ -204,22 +190,10 @@ def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed: float | A
 def record(
     rows: RankReports, used: Plan, batch_W: Sizes, accumulate: int, work: WorkModel | None, **extra: Any
 ) -> Iteration:
-    """Return the record of an iteration.
+    """Return the record of an iteration; ``extra`` is what this rank knows by itself.
 
-    Parameters
-    ----------
-    rows
-        The reports of all ranks.
-    used
-        The plan in use.
-    batch_W
-        Samples of each worker in the batch that was computed last, for those whose times are not known, ``[W]``.
-    accumulate
-        Such batches in a step.
-    work
-        What samples cost; None where they have no costs.
-    **extra
-        What this rank knows by itself: other fields of :class:`Iteration`.
+    ``batch_W`` are the samples of each worker in the batch that was computed last, for those whose times are not known,
+    and ``accumulate`` such batches in a step.
     """
     steps_W, known_W = rows["steps"], np.isfinite(rows["samples"])  # a device may not have finished yet
     sizes_W = np.where(known_W, rows["samples"] / steps_W, batch_W * accumulate)

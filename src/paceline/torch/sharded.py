@@ -16,6 +16,14 @@ def ddp_of(model: torch.nn.Module) -> DistributedDataParallel | None:
     return inside if isinstance(inside, DistributedDataParallel) else None
 
 
+def without_fabric(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model inside Fabric's wrapper: the DistributedDataParallel, if the strategy made one."""
+    if type(model).__name__ != "_FabricModule":
+        return model
+    inside: Any = next((one for one in model.modules() if isinstance(one, DistributedDataParallel)), model.module)
+    return inside  # type: ignore[no-any-return]
+
+
 def group_of(model: torch.nn.Module) -> dist.ProcessGroup:
     """Return the group of the ranks that train together.
 

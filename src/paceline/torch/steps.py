@@ -37,27 +37,10 @@ from paceline.torch.weighting import Model, Weighting
 class Steps(Weighting):
     """The weighting of models on a balanced loader, which also reports and plans once in a step.
 
-    Parameters
-    ----------
-    loader
-        Hands out the batches.
-    planning
-        Learns from reports, and plans.
-    exchange
-        Carries the reports between ranks.
-    clock
-        Measures this rank's busy time.
-    covariates
-        Samples this rank's covariates.
-
     Attributes
     ----------
     observers
         Called with the record of every iteration.
-    overhead_seconds
-        Seconds that balancing took of the last iteration.
-    out_of_memory
-        Whether this rank's batch did not fit.
     index
         The iteration under way.
     rows
@@ -336,7 +319,6 @@ class Steps(Weighting):
         loader.before_load, loader.after_load = weakly(clock.load_begins), weakly(clock.load_ends)
 
     def disconnect(self) -> None:
-        """Take the callbacks off the loader."""
         loader = self.loader
         loader.before_batch = loader.after_batch = loader.on_start = loader.before_state = None
         loader.before_load = loader.after_load = None

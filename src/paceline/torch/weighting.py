@@ -57,13 +57,6 @@ def noop(*arguments: Any) -> None:
 class Model:
     """One attached model: its hooks, and what it has counted since gradients were summed.
 
-    Parameters
-    ----------
-    model
-        The model that the loop calls.
-    weighting
-        The weighting of all models of a loader.
-
     Attributes
     ----------
     sums, backwards
@@ -104,7 +97,6 @@ class Model:
         self._unwatch = watch(self)
 
     def close(self) -> None:
-        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._unwatch()
@@ -116,7 +108,6 @@ class Model:
 
     @property
     def first_parameter(self) -> torch.nn.Parameter | None:
-        """The first parameter that gets a gradient."""
         return next((one for one in self._parameters if one.requires_grad), None)
 
     def has(self, tensors: Iterable[Any]) -> bool:
@@ -244,17 +235,10 @@ def _multiply(gradients: list[torch.Tensor], factor: float) -> None:
 class Weighting:
     """Weighs the gradients of all models that train on one loader, and refuses steps that have no right weight.
 
-    Parameters
-    ----------
-    exchange
-        Carries counts between ranks.
-    loader
-        The loader; None if its batches are not ours.
+    The loader is None if its batches are not ours.
 
     Attributes
     ----------
-    models
-        The attached models.
     looks
         Whether the kind of the loss is looked at.
     scales

@@ -25,13 +25,11 @@ Rows = NDArray[np.intp]
 FIT_MOMENTS = ("fit_count", "fit_x", "fit_y", "fit_xx", "fit_xy", "fit_yy")
 """Columns of the sums behind the fit of a client's time against its samples; see `BatchTimeFits`."""
 
-# -1: the client has never replied
 CLIENT_COLUMNS: dict[str, tuple[type, float]] = {
     "data": (np.float64, np.nan),
     "memory": (np.float64, np.inf),
     "fits": (np.float64, np.inf),
     "device": (np.int64, 0),
-    "seen": (np.int64, -1),
     "silent": (np.int64, 0),
     "left_out": (np.int64, 0),
     "rejected": (np.int64, 0),
@@ -45,10 +43,9 @@ CLIENT_COLUMNS: dict[str, tuple[type, float]] = {
 }
 """Columns that are kept of each client, with the value for a new one.
 
-``data`` and ``memory`` as it says, and what ``fits`` as learned when it ran out of memory, in samples; ``seen`` the
-round in which it joined or last replied; ``silent``, ``left_out`` and ``rejected`` rounds in a row; ``computed`` and
-``communicated`` reports from which a predictor learned; ``ceiling`` the largest speed that its silence allows, in
-samples/s; the rest is that of `BatchTimeFits`.
+``data`` and ``memory`` as it says, and what ``fits`` as learned when it ran out of memory, in samples; ``silent``,
+``left_out`` and ``rejected`` rounds in a row; ``computed`` and ``communicated`` reports from which a predictor learned;
+``ceiling`` the largest speed that its silence allows, in samples/s; the rest is that of `BatchTimeFits`.
 """
 
 
@@ -81,12 +78,10 @@ FORECAST_PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
 class Clients:
     """Clients by id in the order of joining: what is kept of each in columns, and forecasts, kept in step.
 
-    Speeds and times to communicate are forecast by two copies of the predictor. Where more than ``capacity`` clients
-    join, those not seen for longest are forgotten.
+    Speeds and times to communicate are forecast by two copies of the predictor.
     """
 
-    def __init__(self, predictor: Predictor, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, predictor: Predictor) -> None:
         self.columns: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, (kind, _) in CLIENT_COLUMNS.items()}
         self._row: dict[str, int] = {}
         self._devices: dict[str, int] = {"": 0}
@@ -114,24 +109,13 @@ class Clients:
         values_W[rows >= 0] = self.columns[name][rows[rows >= 0]]
         return values_W
 
-    def join(self, names: Sequence[str], round_index: int) -> Rows:
-        """Return the row of each client, ``[W]``; new clients get a row, for which the longest unseen are forgotten."""
+    def join(self, names: Sequence[str]) -> Rows:
+        """Return the row of each client, ``[W]``; new clients get a row."""
         new = [name for name in names if name not in self._row]
-        if len(new) > self.capacity:
-            raise ValueError(f"{len(new)} clients cannot join: max_clients is {self.capacity}; raise it")
-        surplus = len(self) + len(new) - self.capacity
-        if surplus > 0:
-            spared = set(names)
-            others = [name for name in self._row if name not in spared]
-            # Share of the rows that is freed when they run out: looking for the oldest costs a look at all.
-            count = min(max(surplus, int(0.01 * self.capacity)), len(others))
-            oldest = np.argsort(self.columns["seen"][self.rows(others)], kind="stable")[:count]
-            self.leave([others[i] for i in oldest])
         if new:
             self._row |= {name: len(self) + i for i, name in enumerate(new)}
             for column, (kind, fresh) in CLIENT_COLUMNS.items():
-                value = round_index if column == "seen" else fresh
-                self.columns[column] = np.append(self.columns[column], np.full(len(new), value, kind))
+                self.columns[column] = np.append(self.columns[column], np.full(len(new), fresh, kind))
             for part, predictor in self._predictors.items():
                 if not self.columns[FORECAST_PARTS[part][0]].any():  # no report was learned: a reset loses nothing
                     predictor.reset(self.names)
@@ -142,18 +126,13 @@ class Clients:
                         predictor.join(name)
         return self.rows(names)
 
-    def leave(self, names: Sequence[str]) -> None:
-        """Forget these clients; those behind them move up."""
-        gone = set(names)
-        stays_N = np.array([name not in gone for name in self._row], dtype=np.bool_)
-        self._row = {name: row for row, name in enumerate(name for name in self._row if name not in gone)}
-        self.columns = {name: column[stays_N] for name, column in self.columns.items()}
+    def leave(self, name: str) -> None:
+        """Forget a client; those behind it move up."""
+        row = self._row[name]
+        self._row = {other: row for row, other in enumerate(other for other in self._row if other != name)}
+        self.columns = {column: np.delete(values, row) for column, values in self.columns.items()}
         for predictor in self._predictors.values():
-            if leave_all := getattr(predictor, "leave_all", None):
-                leave_all(names)
-            else:
-                for name in names:
-                    predictor.leave(name)
+            predictor.leave(name)
         self._forecasts = {}
 
     def device_indices(self, devices: Sequence[str]) -> Sizes:
@@ -231,10 +210,6 @@ class Clients:
         if missing := {"names", "devices", *CLIENT_COLUMNS} - set(own):
             raise ValueError(f"the state is incomplete, it has no {sorted(missing)}: load one of the same version")
         names = [str(name) for name in own["names"]]
-        if len(names) > self.capacity:
-            raise ValueError(
-                f"the state holds {len(names)} clients, but max_clients is {self.capacity}: raise max_clients"
-            )
         if wrong := [name for name in CLIENT_COLUMNS if len(own[name]) != len(names)]:
             raise ValueError(f"the state must have one entry for each client in every column, but {wrong} do not")
         self._row = {name: row for row, name in enumerate(names)}

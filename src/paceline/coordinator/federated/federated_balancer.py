@@ -65,8 +65,6 @@ class FederatedBalancer:
     max_speed_ratio
         A reported speed that differs from the mean of all clients by more than this factor is ignored; a slow one is
         accepted if the round trip by the server's clock was as long.
-    max_clients
-        How many clients are known at once; beyond it those not seen for longest are forgotten.
 
     Raises
     ------
@@ -111,7 +109,6 @@ class FederatedBalancer:
         risk: float = 0.7,
         try_again: int = 10,
         max_speed_ratio: float = 100.0,
-        max_clients: int = 1_000_000,
     ) -> None:
         self.batch = _require_positive("batch", batch, "sample")
         self.local_steps = _require_positive("local_steps", local_steps, "step")
@@ -122,7 +119,6 @@ class FederatedBalancer:
         self.risk = risk
         self.try_again = _require_positive("try_again", try_again, "round")
         self.max_speed_ratio = max_speed_ratio
-        self.max_clients = _require_positive("max_clients", max_clients, "client")
         if not 1 <= self.min_batch <= self.batch:
             raise ValueError(f"min_batch must lie between 1 and the batch of {self.batch}, got {self.min_batch}")
         if not 1.0 <= largest_multiple < math.inf:
@@ -136,7 +132,7 @@ class FederatedBalancer:
             raise ValueError(f"deadline must be a positive number of seconds or None, got {deadline}")
         self.rounds = 0
         self._unanswered_rounds = 0  # rounds in a row, up to now, to which nobody replied
-        self._clients = Clients(self.predictor, max_clients)
+        self._clients = Clients(self.predictor)
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -185,7 +181,7 @@ class FederatedBalancer:
             raise ValueError(f"devices must have one entry for each of the {len(names)} clients, got {len(devices)}")
         if len(set(names)) != len(names):
             raise ValueError("clients must not repeat an id: list each only once")
-        rows = self._clients.join(names, self.rounds)
+        rows = self._clients.join(names)
         for name, values_W in facts.items():
             if values_W is not None:
                 self._clients.columns[name][rows] = values_W
@@ -203,7 +199,7 @@ class FederatedBalancer:
         name = str(client)
         if name not in self._clients:
             raise ValueError(f"client {name!r} is not known, so it cannot leave")
-        self._clients.leave([name])
+        self._clients.leave(name)
 
     def plan(self, clients: Sequence[object]) -> RoundPlan:
         """Return the batches of a round with these clients. Pure: asking twice gives the same answer.
@@ -301,7 +297,7 @@ class FederatedBalancer:
                 f"{join_names(strangers[:MAX_NAMES], max(len(strangers) - MAX_NAMES, 0))} replied but were not asked "
                 "in this round: leave replies of earlier rounds out of the report"
             )
-        rows = self._clients.join(plan.clients, self.rounds)
+        rows = self._clients.join(plan.clients)
         columns, replied = self._clients.columns, rows[place]
         learn_from_replies(
             self._clients,
@@ -314,7 +310,6 @@ class FederatedBalancer:
         )
         # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
         columns["ceiling"][replied[report.used]] = np.inf
-        columns["seen"][replied] = plan.round_index
         columns["left_out"][rows] = np.where(plan.participating, 0, columns["left_out"][rows] + 1)
         silent_W = plan.participating.copy()
         silent_W[place] = False
@@ -338,11 +333,11 @@ class FederatedBalancer:
         Raises
         ------
         ValueError
-            If it is not such a whole state, or holds more than ``max_clients``. Nothing is changed then.
+            If it is not such a whole state. Nothing is changed then.
         """
         if not {"rounds", "unanswered", "clients/names"} <= set(state):
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
-        clients = Clients(self.predictor, self.max_clients)
+        clients = Clients(self.predictor)
         clients.load_state_dict(state)
         self._clients, self.rounds, self._unanswered_rounds = clients, int(state["rounds"]), int(state["unanswered"])
 

@@ -15,12 +15,7 @@ CLOCK = time.perf_counter
 class ClientStopwatch:
     """Measures one client's training; `stopwatch` starts it.
 
-    Parameters
-    ----------
-    batch_size, local_steps
-        Numbers that the server asked for; 0 where it asked for none.
-    data, memory, device
-        The client's statements about itself, the first two in samples; NaN or empty where it makes none.
+    Batch size and local steps are those that the server asked for; 0 where it asked for none.
     """
 
     def __init__(self, batch_size: int, local_steps: int, data: float, memory: float, device: str) -> None:

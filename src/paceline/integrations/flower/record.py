@@ -11,21 +11,14 @@ RECORD_NAME = "paceline"
 """The name of our record in a message's content, beside the user's own."""
 
 BATCH_KEY, STEPS_KEY = "batch-size", "local-steps"
-"""Names of both in the record, and in the user's configuration unless it says otherwise."""
+"""Names of both in the record, and in the user's configuration."""
 
 
 @dataclass(frozen=True)
 class ClientMeasurement:
-    """Measurements of a client, and its statements about itself; NaN for a missing or senseless one.
+    """Measurements of a client, and its statements about itself; NaN, or empty, for a missing or senseless one.
 
-    Parameters
-    ----------
-    samples, seconds
-        Samples and time of all its local steps.
-    data, memory
-        Its amount of data and its largest batch, in samples.
-    device
-        Its device type, empty if it gave none.
+    Samples and seconds are of all its local steps; data and memory, its largest batch, are in samples.
     """
 
     samples: float = math.nan

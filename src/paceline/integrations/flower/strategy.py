@@ -134,21 +134,16 @@ def _parse_reply(message: Any) -> Reply:
 class BalancedStrategy:
     """Any strategy of Flower's Message API, with batches by which the clients of a round reply together.
 
-    The strategy that is wrapped samples, aggregates and evaluates as before. Every training message gets a
+    The strategy that is wrapped samples, aggregates and evaluates as before. ``"batch-size"`` in the user's
+    ``train_config`` is the mean of a local step, ``"local-steps"`` the steps of a round. Every training message gets a
     configuration of its own, in which the batch size is the client's; steps and learning rate stay the same for all.
 
     Parameters
     ----------
     strategy
         ``FedAvg``, or any strategy that makes its messages in ``configure_train``.
-    batch
-        Mean samples of a local step; unless given, the user's ``train_config["batch-size"]``.
-    local_steps
-        Local steps of a round; unless given, ``train_config["local-steps"]``.
     state
         A file to keep what was learned in, ``.npz``: written after each round, read when a server starts again.
-    batch_key, steps_key
-        How the user's configuration names batch size and local steps.
     options
         Of `FederatedBalancer`: ``deadline``, ``min_batch``, ``largest_multiple`` and so on.
 
@@ -177,11 +172,7 @@ class BalancedStrategy:
         self,
         strategy: Any,
         *,
-        batch: int | None = None,
-        local_steps: int | None = None,
         state: str | Path | None = None,
-        batch_key: str = BATCH_KEY,
-        steps_key: str = STEPS_KEY,
         **options: Any,
     ) -> None:
         require("flwr", needed_by="BalancedStrategy", extra="flower")
@@ -194,8 +185,6 @@ class BalancedStrategy:
                 "strategy that inherits start from flwr.serverapp.strategy.Strategy"
             )
         self.strategy, self.options = strategy, options
-        self.batch, self.local_steps = batch, local_steps
-        self.batch_key, self.steps_key = batch_key, steps_key
         self.state = None if state is None else Path(state)
         self.balancer: FederatedBalancer | None = None
         self.plan: RoundPlan | None = None
@@ -269,14 +258,10 @@ class BalancedStrategy:
 
     def _make_balancer(self, config: Any) -> FederatedBalancer:
         """Create the balancer from the user's configuration, and load its state if there is one."""
-        batch = self.batch or parse_positive_int(config, self.batch_key)
-        steps = self.local_steps or parse_positive_int(config, self.steps_key)
-        for name, value, key in (("batch", batch, self.batch_key), ("local_steps", steps, self.steps_key)):
+        batch, steps = (parse_positive_int(config, key) for key in (BATCH_KEY, STEPS_KEY))
+        for key, value in ((BATCH_KEY, batch), (STEPS_KEY, steps)):
             if not value:
-                raise ValueError(
-                    f"{name} is not known: pass BalancedStrategy(..., {name}=...), or set {key!r} to an integer "
-                    "in the train_config of strategy.start"
-                )
+                raise ValueError(f"{key} is not known: set {key!r} to an integer in the train_config of strategy.start")
         self.balancer = FederatedBalancer(batch=batch, local_steps=steps, **self.options)
         if self.state is not None and self.state.is_file():
             self.balancer.load_state_dict(_load_state(self.state))
@@ -288,14 +273,14 @@ class BalancedStrategy:
         from flwr.app import ConfigRecord, Message, RecordDict  # pyright: ignore[reportMissingImports]
 
         assert self.balancer is not None
-        settings = {self.batch_key: size, self.steps_key: self.balancer.local_steps}
+        settings = {BATCH_KEY: size, STEPS_KEY: self.balancer.local_steps}
         content = RecordDict(
             {
                 name: ConfigRecord({**record, **settings}) if name in message.content.config_records else record
                 for name, record in message.content.items()
             }
         )
-        content[RECORD_NAME] = ConfigRecord({BATCH_KEY: size, STEPS_KEY: self.balancer.local_steps})
+        content[RECORD_NAME] = ConfigRecord(settings)
         about = message.metadata
         return Message(content, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id)
 
