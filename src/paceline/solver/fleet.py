@@ -85,7 +85,9 @@ def checked_fleet(speeds: ArrayLike | BatchTimeCurves) -> Fleet:
             raise ValueError(
                 "curves with a limit bound samples, not their cost: pass curves without limits, and cap= in tokens"
             )
-        require(np.isfinite(start_W) & (start_W >= 0), start_W, "curves.intercept must be finite and not negative", "rank")
+        require(
+            np.isfinite(start_W) & (start_W >= 0), start_W, "curves.intercept must be finite and not negative", "rank"
+        )
         return Fleet(pace_W, start_W, floor_W)
     speed_W = np.array(speeds, dtype=np.float64)
     if speed_W.ndim != 1 or not len(speed_W):

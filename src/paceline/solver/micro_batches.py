@@ -32,6 +32,7 @@ class Problem:
 
     @property
     def ranks(self) -> int:
+        """Number of ranks."""
         return len(self.fleet)
 
 
@@ -289,9 +290,7 @@ class _Exchanges:
             received_AC = received_AC + (self.size_B[place_C] == 0) * problem.fixed
         fixed_W, pace_W, floor_W = problem.fleet.fixed, problem.fleet.pace, problem.fleet.floor
         new_AC = np.maximum(fixed_W[latest] + pace_W[latest] * (self.work_W[latest] - moved_AC), floor_W[latest])
-        their_AC = np.maximum(
-            fixed_W[rank_C] + pace_W[rank_C] * (self.work_W[rank_C] + received_AC), floor_W[rank_C]
-        )
+        their_AC = np.maximum(fixed_W[rank_C] + pace_W[rank_C] * (self.work_W[rank_C] + received_AC), floor_W[rank_C])
         later_AC = np.maximum(new_AC, their_AC)
         now_C = np.maximum(seconds_W[latest], seconds_W[rank_C])
         later_AC[~fits_AC | (later_AC >= now_C * (1 - 1e-9))] = np.inf

@@ -110,6 +110,7 @@ class PendingAllReduces:
         self._batches_taken = self._sums = self._since_sum = self._sums_since = 0
 
     def hand_out(self) -> None:
+        """Count a batch that the loop is given."""
         self._times = max(self._times, self._sums_since)
         self._sums_since = 0
         self._batches_taken += 1

@@ -32,6 +32,7 @@ class Norms:
         self._before = AsyncScalar()
 
     def add(self, norm: torch.Tensor) -> None:
+        """Add the norm of a micro-batch's gradients."""
         self.logs.append(norm.double().clamp(min=1e-300).log() if self.delayed else math.log(max(float(norm), 1e-300)))
 
     def take(self) -> float:

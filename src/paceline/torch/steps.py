@@ -319,6 +319,7 @@ class Steps(Weighting):
         loader.before_load, loader.after_load = weakly(clock.load_begins), weakly(clock.load_ends)
 
     def disconnect(self) -> None:
+        """Take the callbacks off the loader."""
         loader = self.loader
         loader.before_batch = loader.after_batch = loader.on_start = loader.before_state = None
         loader.before_load = loader.after_load = None

@@ -97,6 +97,7 @@ class Model:
         self._unwatch = watch(self)
 
     def close(self) -> None:
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._unwatch()
@@ -108,6 +109,7 @@ class Model:
 
     @property
     def first_parameter(self) -> torch.nn.Parameter | None:
+        """The first parameter that gets a gradient."""
         return next((one for one in self._parameters if one.requires_grad), None)
 
     def has(self, tensors: Iterable[Any]) -> bool:
