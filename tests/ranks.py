@@ -129,6 +129,7 @@ def _rank(answer, work, rank, world_size, store, args):
     torch.set_num_threads(1)
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != CHECKOUT]
     multiprocessing.current_process()._config["daemon"] = False  # a rank may start processes that load
+    multiprocessing.set_start_method("fork", force=True)  # as under torchrun; the server's method imports torch anew
     gc.freeze()  # what the imports made stays, and need not be looked through for garbage
     try:
         if store:

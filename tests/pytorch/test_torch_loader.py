@@ -1,7 +1,9 @@
 """The balanced loader: every sample once per epoch for any sizes, exact resumes, and new sizes at once."""
 
+import gc
 import multiprocessing
 import sys
+import time
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from functools import partial
 from itertools import combinations
@@ -290,3 +292,19 @@ def test_loading_ahead_reads_nothing_twice(prefetch):
     assert len(set(seen)) == len(seen)
     assert max(data.reads) == 1
     assert all(data.reads[sample] for sample in seen)
+
+
+@pytest.mark.processes
+def test_loading_processes_end_with_a_loader_in_a_cycle():
+    """As one is that a trainer holds, which its own callbacks hold."""
+    fork = multiprocessing.get_context("fork")
+    loader = BalancedLoader(range(40), 8, rank=0, world_size=1, num_workers=2, multiprocessing_context=fork)
+    next(iter(loader))
+    loader.trainer = [loader]
+    ours = multiprocessing.active_children()
+    del loader
+    began = time.monotonic()
+    gc.collect()
+    assert ours
+    assert not set(ours) & set(multiprocessing.active_children())
+    assert time.monotonic() - began < 4, "torch waits five seconds for each process that it does not reach"

@@ -9,7 +9,7 @@ from copy import copy
 from functools import partial
 from itertools import groupby
 from typing import Any
-from weakref import WeakMethod
+from weakref import WeakMethod, finalize
 
 import numpy as np
 import torch
@@ -171,7 +171,7 @@ class Prefetcher:
             timeout=loading.timeout,
             multiprocessing_context=loading.multiprocessing_context,
         )
-        self._arrivals: Iterator[Any] | None = None
+        self._arrivals: Any = None
 
     def restart(self) -> None:
         """Begin a new generation."""
@@ -183,6 +183,10 @@ class Prefetcher:
         wanted, self._waited = samples.tolist(), 0.0
         if self._arrivals is None:
             self._arrivals = iter(self._loader)
+            # Held by this, the queues to the processes still work when this object is collected in a cycle: without
+            # them, each process is waited for in vain for five seconds.
+            self._end = finalize(self, self._arrivals._shutdown_workers)
+            self._end.atexit = False  # torch ends them then
         while self.assigner.asks_for_next(self._requested) and not self._under_way.issuperset(wanted):
             self._receive()
         if missing := [sample for sample in wanted if sample not in self._under_way]:
@@ -215,6 +219,7 @@ class Prefetcher:
             generation, samples, chunk, seconds = next(self._arrivals)
         except BaseException:
             self._arrivals = None  # a process died or did not answer in time: the next loop starts new ones
+            self._end.detach()
             raise
         self._waited += time.perf_counter() - began
         if generation != self.generation:
@@ -243,7 +248,7 @@ class Prefetcher:
 class Requests:
     """Requests to the loading processes, one after the other, as long as the object that makes them exists.
 
-    That object is referenced weakly: it owns the processes, which end at once only if it is not part of a cycle.
+    That object is referenced weakly: it owns the processes, which end with it.
     """
 
     def __init__(self, next_request: WeakMethod[Callable[[], Request]]) -> None:
