@@ -10,17 +10,11 @@ from paceline.datasets.synthetic import synthetic_fleet
 from paceline.datasets.trace import Trace
 from paceline.datasets.usage import speed_from_usage
 
-from_frame, load, save, to_frame = Trace.from_frame, Trace.load, Trace.save, Trace.to_frame
-
 __all__ = [
     "Trace",
-    "from_frame",
     "iter_traces",
-    "load",
     "read_profiles",
     "read_traces",
-    "save",
     "speed_from_usage",
     "synthetic_fleet",
-    "to_frame",
 ]

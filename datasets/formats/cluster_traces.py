@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.datasets.formats import MADE_FILES, Format
-from paceline.datasets.frame import SECONDS_PER_UNIT, require_dense
+from paceline.datasets.frame import SECONDS_PER_UNIT, numeric_column, require_dense
 from paceline.datasets.io import (
     NUMBER,
     TEXT,
@@ -111,7 +111,7 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per job: one mini-batch is one sample, and its time is in thousandths of the job's longest."""
     for path in paths:
         counts = RowCounts()
-        table = read_csv_frame(path, dict.fromkeys(("worker", "gpu", "time", "batch_time_norm"), NUMBER), counts)
+        table = read_csv_frame(path, dict.fromkeys(("worker", "time", "batch_time_norm"), NUMBER), counts)
         complete = table[["worker", "time"]].notna().all(axis=1)
         counts.drop_rows("rows without worker or time", (~complete).sum())
         table = table[complete]
@@ -128,7 +128,6 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
         seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
         bad_TW = seconds_TW.to_numpy() <= 0
         counts.drop_cells("mini-batch times that are not positive", bad_TW.sum())
-        gpu = sorted({f"{share:g}" for share in table["gpu"].dropna()})
         yield Trace(
             samples=np.where(np.isnan(seconds_TW) | bad_TW, np.nan, 1.0),
             seconds=np.where(bad_TW, np.nan, seconds_TW / 1000.0),
@@ -138,8 +137,6 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
                 "licence": "CC BY 4.0",
                 "job": f"pai-{path.name.split('.')[0].removesuffix('_norm')}",
                 "units": "samples: mini-batches; seconds: thousandths of the job's longest / 1000 (the unit is lost)",
-                "times": f"{seconds_TW.index[0]:g} to {seconds_TW.index[-1]:g} s from the job's start",
-                "gpu_share_percent": ", ".join(gpu),
                 **counts.to_meta(),
             },
         )
@@ -186,7 +183,7 @@ def _google_json(covariates: list[str], path: Path, counts: RowCounts) -> Iterat
 
     lines = (numbered for numbered in numbered_lines(path) if numbered[1].strip())
     while block := list(islice(lines, 50_000)):
-        workers, times, values = [], [], []
+        workers, values = [], []
         for number, line in block:
             try:
                 one = json.loads(line)
@@ -196,34 +193,29 @@ def _google_json(covariates: list[str], path: Path, counts: RowCounts) -> Iterat
                 raise ValueError(f"{path}: line {number}: must be one JSON object, got a {type(one).__name__}")
             known = one.get("collection_id") is not None and one.get("instance_index") is not None
             workers.append(f"{one['collection_id']}/{one['instance_index']}" if known else None)
-            times.append(_parse_float(path, number, one, "start_time"))
-            values.append([_parse_float(path, number, one, name) for name in covariates])
+            values.append([_look_up(one, name) for name in ("start_time", *covariates)])
         counts.count_read(len(block))
-        yield UsageRows(pd.Series(workers, dtype="str"), np.array(times), np.array(values))
+        # 64-bit integers may be strings
+        table = pd.DataFrame(values, [number for number, _ in block], ["start_time", *covariates], dtype=object)
+        time_N, *values_DN = (numeric_column(table, name) for name in map(str, table))
+        values_ND = np.stack(values_DN, axis=1)
+        yield UsageRows(pd.Series(workers, dtype="str"), time_N, np.where(np.isinf(values_ND), np.nan, values_ND))
 
 
-def _parse_float(path: Path, line: int, one: dict[str, Any], name: str) -> float:
-    """Return a number by its dotted name, nested or flat, NaN where it is missing; 64-bit integers may be strings."""
+def _look_up(one: dict[str, Any], name: str) -> Any:
+    """Return a field by its dotted name, nested or flat; None where it is missing."""
     outer, _, inner = name.partition(".")
-    value = one.get(name)
-    if inner and name not in one and isinstance(nested := one.get(outer), dict):
-        value = nested.get(inner)
-    if value is None or value == "":
-        return float("nan")
-    try:
-        number = float(value)
-    except (ValueError, OverflowError, TypeError):
-        raise ValueError(f"{path}: line {line}, field {name!r}: must be a number, got {value!r:.100}") from None
-    return number if np.isfinite(number) else float("nan")
+    nested = one.get(outer)
+    return nested.get(inner) if inner and isinstance(nested, dict) else one.get(name)
 
 
 # --- Speed of long-lived virtual machines over months: the Azure VM Noise Dataset 2024.
 
 
-def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Iterator[Trace]:
+def read_azure_noise(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace for each virtual machine: row k is its k-th measurement, at irregular times (``start``).
 
-    Machines with fewer than ``min_measurements`` rows are left out, with a warning.
+    Machines with a single measurement are left out, with a warning.
     """
     for path in paths:
         counts = RowCounts()
@@ -238,20 +230,18 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
         if not len(table):
             raise ValueError(f"{path}: has no row with a machine and a positive value")
         table = table[~repeated]
-        machines = table.groupby("VM_id")
-        short = machines["value"].transform("size") < min_measurements
-        if short.any():
-            left_out, all_ = table.loc[short, "VM_id"].nunique(), machines.ngroups
+        single = ~table["VM_id"].duplicated(keep=False)
+        if single.any():
+            machines = table["VM_id"].nunique()
             warnings.warn(
-                f"{path}: {left_out:,} of {all_:,} machines are left out, as they have fewer than {min_measurements} "
-                "measurements; min_measurements=1 reads them",
+                f"{path}: {single.sum():,} of {machines:,} machines are left out, as they have a single measurement",
                 stacklevel=2,
             )
-            counts.drop_rows("rows of machines with too few measurements", short.sum())
+            counts.drop_rows("rows of machines with a single measurement", single.sum())
         job, unit = benchmark_and_unit(path)
         # a unit of time, of which less is faster; others, for which there are no seconds, are rates
         scale = SECONDS_PER_UNIT.get(unit.lower().removesuffix(" per event").removesuffix("/event").strip())
-        for machine, rows in table[~short].groupby("VM_id"):
+        for machine, rows in table[~single].groupby("VM_id"):
             value_T = rows[["value"]].to_numpy()
             one_T = np.ones_like(value_T)
             yield Trace(

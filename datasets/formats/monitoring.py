@@ -123,20 +123,12 @@ def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) ->
     return names, units
 
 
-def read_sar(
-    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
-) -> Iterator[Trace]:
+def read_sar(paths: Sequence[Path], *, period: float | None = None) -> Iterator[Trace]:
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
-        counts, selected = RowCounts(), False
+        counts = RowCounts()
         for rows, layout in _iter_sar_parts(path, counts):
-            if workers is None or rows.worker.isin(list(workers)).any():
-                selected = True
-                yield from iter_usage_traces([path], [rows], layout, counts, period=period, workers=workers)
-            else:
-                counts.drop_rows("rows of workers that were not asked for", len(rows.time))
-        if not selected:
-            raise ValueError(f"{path}: has no row of the workers {list(workers or ())}")
+            yield from iter_usage_traces([path], [rows], layout, counts, period=period)
 
 
 def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRow]) -> tuple[UsageRows, UsageLayout]:
@@ -222,9 +214,7 @@ MISSING_WORDS = (
 )
 
 
-def read_nvidia_smi(
-    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
-) -> Iterator[Trace]:
+def read_nvidia_smi(paths: Sequence[Path], *, period: float | None = None) -> Iterator[Trace]:
     """Yield the usage of the GPUs of each file; a period is an iteration, by default the median between two rows."""
     for path in paths:
         counts = RowCounts()
@@ -241,10 +231,8 @@ def read_nvidia_smi(
         rows = values.rename(columns=lambda name: UNIT_PATTERN.sub("", name))
         rows = rows.assign(worker=found_W, start=times, samples=np.nan, seconds=np.nan)
         rows.index = rows.index + 2  # as an editor counts rows, from the header
-        if workers is not None:
-            rows = rows[rows["worker"].isin(list(workers))]
         if rows.empty:
-            raise ValueError(f"{path}: has no row{' of these workers' if workers is not None else ''}")
+            raise ValueError(f"{path}: has no row")
         between = rows.sort_values("start").groupby("worker")["start"].diff()
         usual = float(between[between > 0].median())
         arrangement = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))

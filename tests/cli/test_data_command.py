@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli import main as cli
-from paceline.datasets import Trace, load, read_traces, recorded
+from paceline.datasets import Trace, read_traces, recorded
 
 runner = CliRunner()
 
@@ -44,7 +44,7 @@ def test_everything_that_can_be_named_is_listed():
 @pytest.mark.slow
 def test_load_with_format_options(usage, tmp_path):
     run("load", usage, "--out", tmp_path / "t.parquet", "--with", "period=60", "--with", "workers=m_2")
-    trace = load(tmp_path / "t.parquet")
+    trace = Trace.load(tmp_path / "t.parquet")
     assert trace.workers == ("m_2",)
     assert trace.meta["period_seconds"] == "60"
 
@@ -183,6 +183,6 @@ def test_named_columns_make_table_recognized(tmp_path):
     options = [f"--with={one}" for one in ("seconds=duration_ms", "unit=ms", "worker=rank", "samples=32")]
     for source in (tmp_path / "LOG.csv", tmp_path):
         run("load", source, "--out", tmp_path / "l.parquet", *options)
-        assert load(tmp_path / "l.parquet").speed.tolist() == [[64.0, 128.0]] * 2
+        assert Trace.load(tmp_path / "l.parquet").speed.tolist() == [[64.0, 128.0]] * 2
         (tmp_path / "l.parquet").unlink()
     assert "matches no known format" in fails("info", tmp_path / "LOG.csv", "--with", "unit=ms")

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli.main import app
-from paceline.datasets import load
+from paceline.datasets import Trace
 
 RECORDING = """
 import os, sys, time
@@ -47,7 +47,7 @@ def test_record_returns_the_command_status(tmp_path, script):
         app, ["record", "--out", str(tmp_path / "out"), "--", *python(script, "rank0=4", "rank1=4")]
     )
     assert done.exit_code == 5
-    trace = load(tmp_path / "out" / "train.parquet")
+    trace = Trace.load(tmp_path / "out" / "train.parquet")
     assert (len(trace), trace.workers, trace.meta["status"]) == (4, ("0", "1"), "5")
     assert trace.meta["job"] == "train"
 
@@ -63,7 +63,7 @@ def test_record_returns_the_command_status(tmp_path, script):
 )
 def test_last_attempt_of_all_ranks_is_merged(tmp_path, script, words, iterations, workers):
     CliRunner().invoke(app, ["record", "--out", str(tmp_path), "--", *python(script, *words)], catch_exceptions=False)
-    trace = load(tmp_path / "train.parquet")
+    trace = Trace.load(tmp_path / "train.parquet")
     assert (len(trace), trace.workers) == (iterations, workers)
 
 
@@ -79,7 +79,7 @@ def test_interrupted_recording_is_merged(tmp_path, script, number):
         time.sleep(0.05)
     collecting.send_signal(number)
     assert collecting.wait(30) != 0
-    assert len(load(tmp_path / "out" / "train.parquet")) == 4
+    assert len(Trace.load(tmp_path / "out" / "train.parquet")) == 4
     assert not Path(f"/proc/{over.read_text('utf-8')}").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.datasets import Trace, from_frame, read_traces
+from paceline.datasets import Trace, read_traces
 
 MEASURED = ("samples", "seconds", "comm_seconds", "wait_seconds", "start", "work")
 
@@ -20,19 +20,21 @@ FRAME = pd.DataFrame({"worker": "a", "iteration": [0, 1], "samples": 8.0, "secon
 def test_timedeltas_and_datetimes_become_seconds():
     began = pd.Series(pd.to_datetime(["1970-01-01 00:00:01.5", "1970-01-02 00:00:00.0"]))
     frame = FRAME.assign(seconds=pd.to_timedelta([100, 200], unit="ms"), start=began, wait_seconds=pd.Timedelta("2s"))
-    trace = from_frame(frame)
+    trace = Trace.from_frame(frame)
     np.testing.assert_allclose(trace.speed, [[80], [40]])
     np.testing.assert_allclose(trace.start, [[1.5], [86400]])
     np.testing.assert_allclose(trace.wait_seconds, 2.0)
     objects = frame.astype({"seconds": object, "start": object})  # as a frame made of Python's own times has them
-    np.testing.assert_allclose(from_frame(objects).seconds, trace.seconds)
-    np.testing.assert_allclose(from_frame(objects).start, trace.start)
+    np.testing.assert_allclose(Trace.from_frame(objects).seconds, trace.seconds)
+    np.testing.assert_allclose(Trace.from_frame(objects).start, trace.start)
     in_berlin = frame.assign(start=began.dt.tz_localize("Europe/Berlin"))
-    np.testing.assert_allclose(from_frame(in_berlin).start, trace.start - 3600)
+    np.testing.assert_allclose(Trace.from_frame(in_berlin).start, trace.start - 3600)
 
 
 def test_a_missing_time_is_no_report():
-    trace = from_frame(FRAME.assign(seconds=pd.to_timedelta(["1s", None]), start=pd.to_datetime([None, "1970-01-02"])))
+    trace = Trace.from_frame(
+        FRAME.assign(seconds=pd.to_timedelta(["1s", None]), start=pd.to_datetime([None, "1970-01-02"]))
+    )
     np.testing.assert_array_equal(trace.speed, [[8], [np.nan]])
     np.testing.assert_array_equal(trace.start, [[np.nan], [86400]])
 
@@ -48,12 +50,12 @@ def test_a_missing_time_is_no_report():
 )
 def test_wrong_kinds_of_times_refused(column, values, sentence):
     with pytest.raises(ValueError, match=sentence):
-        from_frame(FRAME.assign(**{column: values}))
+        Trace.from_frame(FRAME.assign(**{column: values}))
 
 
 def test_unreported_iterations_are_counted_gaps(tmp_path):
     frame = pd.DataFrame({"worker": "a", "iteration": [0, 1, 7], "samples": 8, "seconds": 1})
-    trace = from_frame(frame)
+    trace = Trace.from_frame(frame)
     assert np.isfinite(trace.speed[:, 0]).tolist() == [True, True, *[False] * 5, True]
     assert trace.meta["absent"] == "5 of 8 iterations, for all workers"
     again = Trace.load(trace.save(tmp_path / "t.parquet"))
@@ -63,14 +65,14 @@ def test_unreported_iterations_are_counted_gaps(tmp_path):
 @given(st.sets(st.integers(-1000, 1000), min_size=1, max_size=20))
 def test_iterations_keep_their_distance(numbers):
     frame = pd.DataFrame({"worker": "a", "iteration": sorted(numbers), "samples": 1, "seconds": 1})
-    rows = np.flatnonzero(np.isfinite(from_frame(frame).speed[:, 0]))
+    rows = np.flatnonzero(np.isfinite(Trace.from_frame(frame).speed[:, 0]))
     assert (rows + min(numbers)).tolist() == sorted(numbers)
 
 
 def test_columns_and_units_are_mapped():
     frame = pd.DataFrame({"rank": ["x"], "step": 3, "duration_ms": 250, "waited": 100, "began": 1_700_000_000_000})
     columns = {"worker": "rank", "iteration": "step", "seconds": "duration_ms", "wait_seconds": "waited"}
-    trace = from_frame(frame, columns={**columns, "start": "began", "samples": 8}, unit="ms", start_unit="ms")
+    trace = Trace.from_frame(frame, columns={**columns, "start": "began", "samples": 8}, unit="ms", start_unit="ms")
     assert (trace.workers, trace.speed[0, 0], trace.wait_seconds[0, 0]) == (("x",), 32.0, pytest.approx(0.1))
     assert trace.start[0, 0] == 1.7e9
     assert trace.covariate_names == ()
@@ -88,10 +90,10 @@ def test_columns_and_units_are_mapped():
 )
 def test_a_mapping_that_cannot_be_is_refused(arguments, sentence):
     if sentence is None:
-        assert len(from_frame(FRAME, **arguments)) == 2
+        assert len(Trace.from_frame(FRAME, **arguments)) == 2
         return
     with pytest.raises(ValueError, match=sentence):
-        from_frame(FRAME, **arguments)
+        Trace.from_frame(FRAME, **arguments)
 
 
 def test_csv_takes_names_units_and_dates(tmp_path):
@@ -117,9 +119,9 @@ def test_repeated_column_names_refused(tmp_path):
         frame = FRAME.assign(start=[1.0, 2.0])
         frame = pd.concat([frame, frame[[name]]], axis=1)
         with pytest.raises(ValueError, match=rf"columns \['{name}'\] appear more than once; rename all but one"):
-            from_frame(frame)
+            Trace.from_frame(frame)
     with pytest.raises(ValueError, match=r"columns \['1'\] appear more than once"):
-        from_frame(FRAME.assign(**{"1": 0.0}).assign(one=1.0).rename(columns={"one": 1}))
+        Trace.from_frame(FRAME.assign(**{"1": 0.0}).assign(one=1.0).rename(columns={"one": 1}))
     table = pa.table([pa.array(frame.iloc[:, k]) for k in range(frame.shape[1])], names=list(frame.columns))
     pq.write_table(table, tmp_path / "twice.parquet")
     with pytest.raises(ValueError, match=r"twice\.parquet: columns .* appear more than once"):
@@ -136,7 +138,7 @@ def test_trace_copies_changeable_arrays():
     seconds[0] = 9.0
     assert trace.seconds[0, 0] == 0.5
     assert replace(trace, meta={"job": "again"}).seconds is trace.seconds
-    made = from_frame(FRAME)
+    made = Trace.from_frame(FRAME)
     assert not made.seconds.flags.writeable
     FRAME.loc[0, "seconds"] += 1.0
     assert made.seconds[0, 0] == 0.5

@@ -41,7 +41,7 @@ def test_own_files_are_read_like_any_other(made, tmp_path):
         (
             "usage.json",
             '{"collection_id": 1, "average_usage": {"cpus": "much"}}\n',
-            "line 1, field 'average_usage.cpus'",
+            "'average_usage.cpus' must hold numbers, but row 1",
         ),
         ("sar.csv", "# hostname;interval;timestamp;%user\nh;60;2020-01-01 00:00:00 UTC\n", "row 2: must have 4 cells"),
         ("dstat.csv", DSTAT + DSTAT_ROW.format("a"), "'cpu_usr' must hold numbers, but row 8 holds 'a'"),

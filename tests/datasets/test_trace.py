@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from paceline.datasets import Trace, from_frame, load, save, to_frame
+from paceline.datasets import Trace
 
 MEASURED = ("samples", "seconds", "comm_seconds", "wait_seconds", "start", "work")
 
@@ -48,13 +48,13 @@ def same(one: Trace, other: Trace) -> bool:
 @given(traces())
 def test_a_trace_survives_parquet_whole(tmp_path_factory, trace):
     path = tmp_path_factory.mktemp("trace") / "trace.parquet"
-    assert same(load(save(trace, path)), trace)
+    assert same(Trace.load(trace.save(path)), trace)
 
 
 @pytest.mark.slow
 @given(traces())
 def test_frame_round_trip(trace):
-    again = from_frame(to_frame(trace), meta=trace.meta)
+    again = Trace.from_frame(trace.to_frame(), meta=trace.meta)
     assert same(again.select(workers=trace.workers), trace)
 
 
@@ -125,32 +125,32 @@ def test_bad_file_is_named_with_cause(tmp_path, frame, sentence):
     path = tmp_path / "bad.parquet"
     frame.to_parquet(path)
     with pytest.raises(ValueError, match=sentence) as caught:
-        load(path)
+        Trace.load(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_a_file_cut_off_in_the_middle_is_named(tmp_path):
-    path = save(Trace(np.ones((50, 2)), np.ones((50, 2))), tmp_path / "whole.parquet")
+    path = Trace(np.ones((50, 2)), np.ones((50, 2))).save(tmp_path / "whole.parquet")
     for share in (0.0, 0.3, 0.99):
         cut = tmp_path / "cut.parquet"
         cut.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
         with pytest.raises(ValueError, match=r"cut\.parquet: not a complete Parquet file"):
-            load(cut)
+            Trace.load(cut)
 
 
 def test_a_file_from_the_future_is_refused(tmp_path):
     import pyarrow.parquet as pq
 
-    path = save(Trace([[1.0]], [[1.0]]), tmp_path / "trace.parquet")
+    path = Trace([[1.0]], [[1.0]]).save(tmp_path / "trace.parquet")
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({"paceline": '{"schema_version": 99}'}), path)
     with pytest.raises(ValueError, match=r"written with trace schema 99, .* reads schema 1: install"):
-        load(path)
+        Trace.load(path)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no trace file"):
-        load(tmp_path / "nowhere.parquet")
+        Trace.load(tmp_path / "nowhere.parquet")
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -158,22 +158,22 @@ def test_a_missing_file_is_named(tmp_path):
 def test_iteration_numbers_below_2_53(sign, kind):
     last, beyond = sign * (2**53 - 1), sign * 2**53
     frame = FRAME.assign(iteration=np.array([last, last - sign], dtype=kind))
-    assert len(from_frame(frame)) == 2
+    assert len(Trace.from_frame(frame)) == 2
     with pytest.raises(ValueError, match=f"at most {2**53 - 1}, but row 1 holds {beyond}"):
-        from_frame(FRAME.assign(iteration=np.array([last, beyond], dtype=kind)))
+        Trace.from_frame(FRAME.assign(iteration=np.array([last, beyond], dtype=kind)))
 
 
 def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
-    path = save(Trace([[1.0]], [[1.0]]), tmp_path / "trace.parquet")
+    path = Trace([[1.0]], [[1.0]]).save(tmp_path / "trace.parquet")
 
     def fails(*args, **kwargs):
         raise OSError("disk full")
 
     monkeypatch.setattr("pyarrow.parquet.write_table", fails)
     with pytest.raises(OSError, match="disk full"):
-        save(Trace([[2.0]], [[2.0]]), path)
+        Trace([[2.0]], [[2.0]]).save(path)
     assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
-    assert load(path).samples[0, 0] == 1.0
+    assert Trace.load(path).samples[0, 0] == 1.0
 
 
 NAN = float("nan")

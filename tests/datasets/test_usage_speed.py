@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.datasets import Trace, load, speed_from_usage
+from paceline.datasets import Trace, speed_from_usage
 
 NAN = float("nan")
 
@@ -27,7 +27,7 @@ def test_missing_usage_gives_no_speed():
 
 def test_derived_speed_is_marked_in_the_file_too(tmp_path):
     trace = speed_from_usage(usage([[50.0]]), "cpu")
-    again = load(trace.save(tmp_path / "t.parquet"))
+    again = Trace.load(trace.save(tmp_path / "t.parquet"))
     assert again.meta["derived"].startswith("speed = 100 samples/s x")
     assert again.meta["source"] == "made"
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from paceline.cli.main import app
-from paceline.datasets import load
+from paceline.datasets import Trace
 from paceline.recording import Recorder, merge, phase_table
 
 
@@ -267,7 +267,7 @@ def test_record_keeps_what_is_sound(tmp_path):
     written = ["cp", "-r", f"{made}/.", str(tmp_path / "train")]
     done = CliRunner().invoke(app, ["record", "--out", str(tmp_path), "--name", "train", "--", *written])
     assert done.exit_code == 0, done.output
-    trace, said = load(tmp_path / "train.parquet"), done.output.replace("\n", "")
+    trace, said = Trace.load(tmp_path / "train.parquet"), done.output.replace("\n", "")
     assert trace.workers == ("a", "b")
     np.testing.assert_array_equal(trace.seconds[:, 1], [0.5, np.nan, np.nan, 0.5])
     assert "rank1.jsonl: 3 rows are left out; the first" in said

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli.main import app
-from paceline.datasets import load
+from paceline.datasets import Trace
 from paceline.recording import Recorder, merge, phase_table, watch
 
 torch = pytest.importorskip("torch")
@@ -156,7 +156,7 @@ def test_torchrun_record_separates_waiting(tmp_path):
     """Rank 1 sleeps 30 ms in every step, rank 0 waits for it; the wall time of a step is the same for both."""
     done = recorded(tmp_path, torchrun(tmp_path, 30, -1))
     assert done.exit_code == 0, done.output
-    trace = load(tmp_path / "train.parquet")
+    trace = Trace.load(tmp_path / "train.parquet")
     assert (len(trace), trace.workers) == (30, ("0", "1"))
     np.testing.assert_array_equal(trace.samples, np.tile([4, 8], (30, 1)))
     own, waited = np.median(trace.seconds, axis=0), np.median(trace.wait_seconds, axis=0)
@@ -175,7 +175,7 @@ def test_failing_command_keeps_status_and_trace(tmp_path, monkeypatch):
     as_one_rank(monkeypatch)
     done = recorded(tmp_path, [sys.executable, *torchrun(tmp_path, 100, 20)[-3:]])
     assert done.exit_code == 7, done.output
-    trace = load(tmp_path / "train.parquet")
+    trace = Trace.load(tmp_path / "train.parquet")
     assert len(trace) in (20, 21)  # the iteration in which the worker dies may be whole
     assert trace.meta["status"] == "7"
 
