@@ -10,11 +10,10 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from paceline._require import require
 from paceline._runtime import Heartbeat, wait_at_exit
@@ -25,46 +24,33 @@ from paceline.predictors.protocol import require_predictor
 from paceline.training.model_files import load_model
 from paceline.training.sources import Source, TraceSource
 
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
-class Bar:
-    """A bar on the terminal, of :mod:`rich`: what is done, the rate, the remaining time at most, and the losses.
 
-    Where there is no terminal, such as in a log, a line every ten seconds says the same.
-    """
+@contextmanager
+def show_progress() -> Iterator[Callable[[FitProgress], None]]:
+    """Yield a function that shows progress: as bars on a terminal, elsewhere as a line every ten seconds."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-        console = Console(stderr=True)
-        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._tasks: dict[str, Any] = {}
+    console = Console(stderr=True)
+    if not console.is_terminal:
         line = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-        self._lines = None if console.is_terminal else Heartbeat(line, "fitting")
+        with Heartbeat(line, "fitting") as lines:
+            yield lambda progress: lines.update(progress_line(progress))
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> Self:
-        self._bars.start()
-        if self._lines is not None:
-            self._lines.__enter__()
-        return self
+        def show(progress: FitProgress) -> None:
+            if progress.stage not in tasks:
+                tasks[progress.stage] = bars.add_task(progress.stage, text="")
+            task, text = tasks[progress.stage], progress_details(progress)
+            bars.update(task, completed=progress.done, total=progress.total, text=text)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
-        if self._lines is not None:
-            self._lines.__exit__(kind, error, trace)
-
-    def __call__(self, progress: FitProgress) -> None:
-        """Show the current progress."""
-        if self._lines is not None:
-            self._lines.update(progress_line(progress))
-            return
-        if progress.stage not in self._tasks:
-            self._tasks[progress.stage] = self._bars.add_task(progress.stage, total=progress.total, text="")
-        task = self._tasks[progress.stage]
-        self._bars.update(task, completed=progress.done, total=progress.total, text=progress_details(progress))
+        yield show
 
 
 def progress_line(progress: FitProgress) -> str:
@@ -160,7 +146,7 @@ def fit(
     source = traces if isinstance(traces, Source) else Source(traces, strict=strict)
     began = time.perf_counter()
     with ExitStack() as stack:
-        show = stack.enter_context(Bar()) if progress is True else progress or (lambda current: None)
+        show = stack.enter_context(show_progress()) if progress is True else progress or (lambda current: None)
         stages: set[str] = set()
 
         def report_progress(current: FitProgress) -> None:
