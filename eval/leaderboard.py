@@ -13,7 +13,7 @@ from paceline._arrays import Array
 from paceline._runtime import map_calls
 from paceline.datasets import Trace
 from paceline.eval.backtest import backtest, traces_by_name
-from paceline.eval.significance import ErrorFigures, Lead, critical_difference, lead_over_jobs, squared_error_figures
+from paceline.eval.significance import ErrorFigures, Lead, lead_over_jobs, squared_error_figures
 from paceline.predictors import LastValue, Predictor
 
 if TYPE_CHECKING:
@@ -82,14 +82,11 @@ class Leaderboard:
         """One row per predictor, best first: whether it is better than the last value, and than the best.
 
         The ratio to the last value, its 95% interval (``low``, ``high``) and ``p``; in words ``than last-value``:
-        better, worse or not significant; ``than the best``, of all predictors here, the same; and the mean ``rank``
-        over traces.
+        better, worse or not significant; and ``than the best``, of all predictors here, the same.
         """
         import pandas as pd
 
         names = list(self.overall["predictor"])
-        table = self.per_trace.pivot_table(index="trace", columns="predictor", values="rmse")
-        ranks = table.rank(axis=1).mean()
         rows = []
         for name in names:
             over = self.compare(name)
@@ -97,22 +94,8 @@ class Leaderboard:
             row = {"predictor": name, "rmse": over.ratio, "low": over.low, "high": over.high, "p": over.p}
             than = {"than last-value": "" if name == BASELINE_NAME else over.verdict}
             than["than the best"] = "the best" if name == names[0] else behind.verdict
-            rows.append({**row, **than, **({"rank": float(ranks[name])} if len(table) > 1 else {})})
+            rows.append({**row, **than})
         return pd.DataFrame(rows)
-
-    @property
-    def notes(self) -> pd.DataFrame:
-        """Sentences (``note``) that a reader of the tables must know."""
-        import pandas as pd
-
-        jobs, predictors = len(self._workers_per_job), len(self.overall)
-        sentences = []
-        if jobs > 1 and predictors > 1:
-            difference = critical_difference(predictors, jobs)
-            few = f"{jobs} jobs are too few to tell {predictors} predictors apart by their mean ranks"
-            enough = f"mean ranks over {jobs} jobs must differ by {difference:.1f} to be significant"
-            sentences = [few if difference > predictors - 1 else enough]
-        return pd.DataFrame({"note": sentences}, dtype=str)
 
     @property
     def _workers_per_job(self) -> dict[str, int]:

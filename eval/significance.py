@@ -1,4 +1,4 @@
-"""Significance of differences: Diebold-Mariano tests, block-bootstrap intervals, ranks.
+"""Significance of differences: Diebold-Mariano tests and block-bootstrap intervals.
 
 A ratio of two predictors' errors is a mean over iterations that resemble their neighbors. Its standard error comes
 from the lowest frequencies of its contributions, with the few degrees of freedom that these have: E. Lazarus, D. Lewis,
@@ -212,14 +212,3 @@ def _resample_means(moves_T: Array, rng: np.random.Generator) -> Array:
     starts = rng.integers(len(moves_T), size=(2000, blocks))
     means: Array = (summed[starts + length] - summed[starts]).sum(axis=1) / (blocks * length)
     return means
-
-
-def critical_difference(predictors: int, jobs: int) -> float:
-    """Return by how much mean ranks over jobs must differ to be significant (Nemenyi's test, 5%).
-
-    J. Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006.
-    """
-    from scipy.stats import studentized_range
-
-    quantile = studentized_range.isf(SIGNIFICANCE_LEVEL, predictors, np.inf) / np.sqrt(2)
-    return float(quantile * np.sqrt(predictors * (predictors + 1) / (6 * jobs)))

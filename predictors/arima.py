@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._runtime import map_calls
-from paceline.predictors.arima_fit import Coefficients, corrected_aic, fit_css, fit_css_groups, fit_likelihood
+from paceline.predictors.arima_fit import Coefficients, Order, corrected_aic, fit_css, fit_css_groups, fit_likelihood
 from paceline.predictors.averages import speed_from_log
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor, require_int, validated_covariate_names
+from paceline.predictors.protocol import MAX_VALUE
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -59,7 +60,7 @@ class StateSpace:
         return np.asarray((self.transition_WSS @ state_WS[:, :, None])[:, :, 0])
 
 
-def count_states(order: tuple[int, int, int]) -> int:
+def count_states(order: Order) -> int:
     """Return the number of states of an ARIMA of this order (p, d, q)."""
     p, d, q = order
     return d + max(p, q + 1)
@@ -98,7 +99,8 @@ def _stationary_covariance(transition_WSS: Array, selection_WS: Array) -> Array:
     return np.asarray(np.linalg.solve(np.eye(size**2) - kron, noise).reshape(count, size, size))
 
 
-Order = tuple[int, int, int]
+MAX_OFF = 10.0
+"""Standard deviations at which covariates are clipped."""
 
 POOLED_KEY = ""
 """Key of the coefficients for unknown workers: no worker can have an empty name."""
@@ -175,7 +177,7 @@ class ARIMA(FleetPredictor):
         unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([-0.7]))
         self.coefficients_: dict[str, Coefficients] = {POOLED_KEY: unfitted}
         self.constants_: dict[str, float] = {POOLED_KEY: 0.0}
-        self.ranges_: dict[str, Array] = {POOLED_KEY: _default_clip_range(count)}
+        self.ranges_: dict[str, Array] = {POOLED_KEY: np.repeat([[-MAX_OFF], [MAX_OFF]], count, axis=1)}
         self._fleet_models: tuple[tuple[str, ...], _FleetModels] | None = None
 
     def rename(self, old: str, new: str) -> None:
@@ -318,6 +320,8 @@ class ARIMA(FleetPredictor):
 
     def _build_panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
         """Return the workers, values and standardized covariates of all traces side by side; short ones end in gaps."""
+        import pandas as pd
+
         names = [worker for trace in traces for worker in trace.workers]
         longest = max(len(trace) for trace in traces)
         value_TN = np.full((longest, len(names)), np.nan)
@@ -328,16 +332,12 @@ class ARIMA(FleetPredictor):
             value_TN[: len(trace), columns] = np.log(trace.speed) if self.log_speed else trace.speed
             if not self.covariate_names_:
                 continue
-            # the covariates of each iteration as the serving code would have seen them
-            served = ARIMA(covariates=self.covariate_names_, log_speed=self.log_speed)
-            served.covariate_mean_, served.covariate_scale_ = self.covariate_mean_, self.covariate_scale_
-            served.reset(trace.workers)
-            for t, covariates_WD in enumerate(np.asarray(trace.covariates_named(self.covariate_names_))):
-                known_WD = served._covariate_rows(covariates_WD)
-                served.state["covariates"] = served._standardize(
-                    known_WD, _default_clip_range(len(self.covariate_names_))[:, None]
-                )
-                covariates_TND[t, columns] = served.state["covariates"]
+            # the covariates of each iteration as the serving code would have seen them: the last known ones
+            given_TWD = np.asarray(trace.covariates_named(self.covariate_names_))
+            known_TWD = np.where(np.abs(given_TWD) < MAX_VALUE, given_TWD, np.nan)
+            standard_TWD = np.clip((known_TWD - self.covariate_mean_) / self.covariate_scale_, -MAX_OFF, MAX_OFF)
+            held = pd.DataFrame(standard_TWD.reshape(len(trace), -1)).ffill().fillna(0.0)
+            covariates_TND[: len(trace), columns] = held.to_numpy().reshape(standard_TWD.shape)
         return names, value_TN, covariates_TND
 
     # -- saving --------------------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ class ARIMA(FleetPredictor):
         self._fleet_models = None
 
 
-def _validate_order(order: Sequence[int] | NDArray[np.int64]) -> tuple[int, int, int]:
+def _validate_order(order: Sequence[int] | NDArray[np.int64]) -> Order:
     if len(order) != 3:
         raise ValueError(f"order must be three numbers (p, d, q), or None, got {order}")
     # the start of the filter takes memory with the fourth power of the order
@@ -391,11 +391,6 @@ class _FleetModels:
     constant_W: Array
     range_2WD: Array
     """Least and greatest covariate, in deviations, that each worker showed when it was fitted."""
-
-
-def _default_clip_range(covariate_count: int) -> Array:
-    # covariates are clipped at 10 standard deviations
-    return np.array([[-10.0], [10.0]]) * np.ones(covariate_count)
 
 
 def _covariate_range(covariates_TND: Array) -> Array:

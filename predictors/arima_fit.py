@@ -295,10 +295,8 @@ def _fill_gaps(panel_TNK: Array, missing_TN: NDArray[np.bool_]) -> Array:
     No later value enters: the fit would learn to read a straight line off. Covariates are bridged wherever the values
     are: a bridged value beside a measured covariate would look like a jump.
     """
-    bridged_TNK = panel_TNK.copy()
-    times = np.arange(len(panel_TNK))
-    for n in np.flatnonzero(missing_TN.any(axis=0)):
-        known = np.flatnonzero(~missing_TN[:, n])
-        last_T = np.maximum(np.searchsorted(known, times, side="right") - 1, 0)
-        bridged_TNK[:, n] = panel_TNK[known[last_T], n] if len(known) else 0.0
-    return bridged_TNK
+    import pandas as pd
+
+    known_TNK = np.where(missing_TN[..., None], np.nan, panel_TNK)
+    bridged = pd.DataFrame(known_TNK.reshape(len(known_TNK), -1)).ffill().bfill().fillna(0.0)
+    return bridged.to_numpy().reshape(known_TNK.shape)

@@ -76,11 +76,11 @@ class EWMA(FleetPredictor):
 
     _never_warns: ClassVar[bool] = True
     smoothing_: float = 0.2
-    errors_G_: Array | None = None
 
     def __init__(self, smoothing: float | None = 0.2) -> None:
         super().__init__()
         self.smoothing = smoothing
+        self.errors_G_ = np.zeros(len(SMOOTHING_GRID))
         if smoothing is not None:
             _require_smoothing(smoothing)
             self.smoothing_ = smoothing
@@ -89,17 +89,12 @@ class EWMA(FleetPredictor):
         """Learn the smoothing from a stream; a warm start adds its errors to those of the earlier traces."""
         if self.smoothing is not None:
             return self
-        if fitting.warm and self.errors_G_ is None:
-            raise ValueError(
-                "this EWMA was saved without the errors of its earlier traces, so its fit cannot go on: "
-                "fit it from scratch"
-            )
         parts = [_ewma_errors(trace.speed) for trace in fitting.drop_held_out(traces)]
         if not sum(count for _, count in parts):
             raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")
-        earlier = [self.errors_G_] if fitting.warm and self.errors_G_ is not None else []
-        self.errors_G_ = errors_G = np.sum([*earlier, *(error_G for error_G, _ in parts)], axis=0)
-        self.smoothing_ = float(SMOOTHING_GRID[np.argmin(errors_G)])
+        earlier = [self.errors_G_] if fitting.warm else []
+        self.errors_G_ = np.sum([*earlier, *(error_G for error_G, _ in parts)], axis=0)
+        self.smoothing_ = float(SMOOTHING_GRID[np.argmin(self.errors_G_)])
         return self
 
     def initial_state(self, count: int) -> dict[str, Array]:
@@ -114,19 +109,17 @@ class EWMA(FleetPredictor):
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         if self.smoothing is not None:
             return {}
-        errors = {} if self.errors_G_ is None else {"errors": self.errors_G_}
-        return {"smoothing": np.array(self.smoothing_), **errors}
+        return {"smoothing": np.array(self.smoothing_), "errors": self.errors_G_}
 
     def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         if self.smoothing is not None:
             super().load_fitted_state(state)
         elif "smoothing" in state:
             _require_smoothing(smoothing := np.asarray(state["smoothing"]).item())
-            errors = state.get("errors")
-            if errors is not None and (errors.shape != SMOOTHING_GRID.shape or not np.isfinite(errors).all()):
-                raise ValueError(f"errors must be {len(SMOOTHING_GRID)} finite numbers, got the shape {errors.shape}")
-            self.smoothing_ = smoothing
-            self.errors_G_ = None if errors is None else errors.astype(np.float64)
+            errors_G = np.array(state["errors"], dtype=np.float64)
+            if errors_G.shape != SMOOTHING_GRID.shape or not np.isfinite(errors_G).all():
+                raise ValueError(f"errors must be {len(SMOOTHING_GRID)} finite numbers, got the shape {errors_G.shape}")
+            self.smoothing_, self.errors_G_ = smoothing, errors_G
 
 
 class Averages(FleetPredictor):
@@ -160,7 +153,7 @@ class Averages(FleetPredictor):
 
 
 class HuberEWMA(FleetPredictor):
-    """EWMA of the log speed in which an iteration counts for at most a few usual changes.
+    """EWMA of the log speed in which an iteration counts for at most two usual changes.
 
     A single spike hardly moves it. A lasting jump raises the usual change, and is followed within about 20 iterations.
 
@@ -168,8 +161,6 @@ class HuberEWMA(FleetPredictor):
     ----------
     smoothing
         Weight of the newest log speed, in (0, 1].
-    threshold
-        Deviations beyond this many times the usual change (their running mean) are clipped to it; above 0.
 
     Notes
     -----
@@ -189,13 +180,10 @@ class HuberEWMA(FleetPredictor):
     array([126.])
     """
 
-    def __init__(self, smoothing: float = 0.3, threshold: float = 2.0) -> None:
+    def __init__(self, smoothing: float = 0.3) -> None:
         _require_smoothing(smoothing)
-        if not threshold > 0.0:
-            raise ValueError(f"threshold must be above 0, got {threshold}")
         super().__init__()
         self.smoothing = smoothing
-        self.threshold = threshold
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {"level": np.full(count, np.nan), "deviation": np.full(count, np.nan)}
@@ -203,8 +191,8 @@ class HuberEWMA(FleetPredictor):
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         level_W, deviation_W, log_speed_W = self.state["level"], self.state["deviation"], np.log(speed_W)
         change_W = log_speed_W - level_W
-        # at least 1e-3, so that the level of a constant worker can move
-        bound_W = self.threshold * np.where(np.isnan(deviation_W), np.inf, np.maximum(deviation_W, 1e-3))
+        # two usual changes, of at least 1e-3, so that the level of a constant worker can move
+        bound_W = 2.0 * np.where(np.isnan(deviation_W), np.inf, np.maximum(deviation_W, 1e-3))
         clipped_W = np.minimum(np.maximum(change_W, -bound_W), bound_W)
         aim_W = np.where(np.isnan(level_W), log_speed_W, level_W + clipped_W)
         self.state["level"] = smooth(level_W, aim_W, self.smoothing)

@@ -154,41 +154,11 @@ def running_scale(rows: Rows) -> Array:
     return np.asarray(np.fmax(rows["scale"], MIN_SCALE))
 
 
-def rls_step(
-    weights_WF: Array,
-    covariance_WFF: Array,
-    inputs_WF: Array,
-    error_W: Array,
-    doubt_W: Array,
-    forgetting: float,
-    largest_trace: float,
-) -> None:
-    """Take one weighted step of recursive least squares in place, against the error of each worker's forecast.
-
-    Without an error (NaN) a worker learns nothing. ``doubt_W``, at least 1, is by how much an example counts less.
-    ``forgetting`` shrinks the past; it inflates the covariance, without end where inputs stay zero, so the trace of
-    that is bounded by ``largest_trace``.
-    """
-    seen_W, noise_W = np.isfinite(error_W), forgetting * doubt_W
-    if not seen_W.all():  # of endless noise nothing is learned
-        error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
-    # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although they
-    # fit into the cache.
-    for first in range(0, len(error_W), 4096):
-        of = slice(first, first + 4096)
-        covariance_BFF, inputs_BF = covariance_WFF[of], inputs_WF[of]
-        moved_BF = np.einsum("wfg,wg->wf", covariance_BFF, inputs_BF)
-        total_B = noise_W[of] + np.add.reduce(inputs_BF * moved_BF, axis=1)
-        weights_WF[of] += moved_BF * (error_W[of] / total_B)[:, None]
-        learned_BF = moved_BF * (1.0 / np.sqrt(total_B))[:, None]
-        covariance_BFF -= learned_BF[:, :, None] * learned_BF[:, None, :]
-        trace_B = np.add.reduce(covariance_BFF.diagonal(0, 1, 2), axis=1)
-        factor_B = np.minimum(1.0 / forgetting, largest_trace / np.maximum(trace_B, 1e-300))
-        covariance_BFF *= np.where(seen_W[of], factor_B, 1.0)[:, None, None]
-
-
 PRIOR_VARIANCE = 0.05
 """Variance of each weight before anything is learned. Weights start at zero, which forecasts the last value."""
+
+FORGETTING = 0.998
+"""Factor by which the weight of the past shrinks in each iteration: one counts half after 350."""
 
 
 class RLS(FleetPredictor):
@@ -202,9 +172,6 @@ class RLS(FleetPredictor):
     ----------
     covariates
         Names of the covariates to use; ``None`` takes all that the fitted traces share (none before that), ``()`` none.
-    forgetting
-        Factor by which the weight of the past shrinks in each iteration, in (0.9, 1]. With 0.998 an iteration counts
-        half after 350; where the way that covariates act changes for good, 0.99 follows sooner and is noisier before.
 
     Notes
     -----
@@ -224,12 +191,9 @@ class RLS(FleetPredictor):
     True
     """
 
-    def __init__(self, covariates: Sequence[str] | None = None, forgetting: float = 0.998) -> None:
-        if not 0.9 < forgetting <= 1.0:
-            raise ValueError(f"forgetting must lie in (0.9, 1], got {forgetting}")
+    def __init__(self, covariates: Sequence[str] | None = None) -> None:
         super().__init__()
         self.covariates = None if covariates is None else validated_covariate_names(covariates)
-        self.forgetting = forgetting
         self.covariate_names_: tuple[str, ...] = self.covariates or ()
         self._cached: tuple[Array, Array, Array, Array] | None = None
         self._set_zero_prior()
@@ -310,12 +274,32 @@ class RLS(FleetPredictor):
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(covariates_WD)
         target_W = target_change(self.state, log_speed_W, scale_W)
-        weights_WF, covariance_WFF = self.state["weights"], self.state["covariance"]
-        error_W = target_W - np.add.reduce(inputs_WF * weights_WF, axis=1)
-        doubt_W, largest = (
-            example_penalty(error_W, input_penalty(inputs_WF, inputs_WF.shape[1])),
-            float(self.prior_variance_.sum()),
-        )
-        rls_step(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, largest)
+        error_W = target_W - np.add.reduce(inputs_WF * self.state["weights"], axis=1)
+        self._step(inputs_WF, error_W, example_penalty(error_W, input_penalty(inputs_WF, inputs_WF.shape[1])))
         self._cached = None
         advance_inputs(self.state, log_speed_W, covariates_WD, scale_W)
+
+    def _step(self, inputs_WF: Array, error_W: Array, doubt_W: Array) -> None:
+        """Take one weighted step of recursive least squares in place, against the error of each worker's forecast.
+
+        Without an error (NaN) a worker learns nothing. ``doubt_W``, at least 1, is by how much an example counts less.
+        Forgetting inflates the covariance, without end where inputs stay zero, so its trace is at most the prior's.
+        """
+        weights_WF, covariance_WFF = self.state["weights"], self.state["covariance"]
+        largest_trace = float(self.prior_variance_.sum())
+        seen_W, noise_W = np.isfinite(error_W), FORGETTING * doubt_W
+        if not seen_W.all():  # of endless noise nothing is learned
+            error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
+        # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although
+        # they fit into the cache.
+        for first in range(0, len(error_W), 4096):
+            of = slice(first, first + 4096)
+            covariance_BFF, inputs_BF = covariance_WFF[of], inputs_WF[of]
+            moved_BF = np.einsum("wfg,wg->wf", covariance_BFF, inputs_BF)
+            total_B = noise_W[of] + np.add.reduce(inputs_BF * moved_BF, axis=1)
+            weights_WF[of] += moved_BF * (error_W[of] / total_B)[:, None]
+            learned_BF = moved_BF * (1.0 / np.sqrt(total_B))[:, None]
+            covariance_BFF -= learned_BF[:, :, None] * learned_BF[:, None, :]
+            trace_B = np.add.reduce(covariance_BFF.diagonal(0, 1, 2), axis=1)
+            factor_B = np.minimum(1.0 / FORGETTING, largest_trace / np.maximum(trace_B, 1e-300))
+            covariance_BFF *= np.where(seen_W[of], factor_B, 1.0)[:, None, None]

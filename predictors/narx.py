@@ -97,7 +97,7 @@ class NARX(Network):
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
         from paceline.predictors.torch_fit import fit_residual
 
-        windows = collect_windows(traces, summary, fitting, partial(self._make_examples, fitting), f"{self.lags} lags")
+        windows = collect_windows(traces, summary, fitting, partial(self._make_examples, fitting))
         fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fitting)
         if self.weights_:
             self.weights_ = fitted(self.weights_["linear"], self.weights_)

@@ -136,11 +136,10 @@ def collect_windows(
     summary: TraceSummary,
     fitting: Fitting,
     parts_of: Callable[[Trace], Iterable[Columns]],
-    needs: str = "",
 ) -> Windows:
     """Return the windows of all traces, of very many a random sample: those of two million speeds.
 
-    ``parts_of`` yields those of a trace; ``needs`` is what a trace may be too short for, for the error.
+    ``parts_of`` yields those of a trace.
     """
     # Two million take at most a gigabyte, and more no longer change what a network of some thousand weights learns.
     share = 2_000_000 / max(summary.speeds, 1)
@@ -172,7 +171,7 @@ def collect_windows(
             )
         more = ", ..." if total > 10 else ""
         shown = f"{list(summary.lengths[: 9 if more else 10])}{more}"
-        raise ValueError(f"traces of {shown} iterations are too short to fit {needs}".rstrip())
+        raise ValueError(f"traces of {shown} iterations are too short to fit")
     return windows
 
 

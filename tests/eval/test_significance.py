@@ -109,10 +109,6 @@ def jobs(count):
     return [Trace(one.samples, one.seconds, workers=one.workers, meta={"job": str(k)}) for k, one in enumerate(traces)]
 
 
-def noted(board):
-    return board.notes["note"].tolist()
-
-
 @pytest.mark.slow
 def test_board_names_leaders_and_luck():
     board = leaderboard({"noisy": Noisy(), "slow": EWMA(smoothing=0.05)}, jobs(2))
@@ -121,14 +117,3 @@ def test_board_names_leaders_and_luck():
     assert leads.loc["noisy", "than last-value"] == "not significant"
     assert {leads.loc[name, "than the best"] for name in ("noisy", "last-value")} == {"the best", "not significant"}
     assert leads["rmse"].to_dict() == pytest.approx(board.overall.set_index("predictor")["rmse"].to_dict())
-
-
-@pytest.mark.slow
-def test_ranks_over_few_jobs_are_noted():
-    others = {f"ewma {k}": EWMA(smoothing=k / 10) for k in range(1, 7)}
-    assert noted(leaderboard(others, jobs(2))) == ["2 jobs are too few to tell 7 predictors apart by their mean ranks"]
-    board = leaderboard({"slow": EWMA(smoothing=0.05)}, jobs(6))
-    assert noted(board) == ["mean ranks over 6 jobs must differ by 0.8 to be significant"]
-    assert board.leads()["rank"].tolist() == [1.0, 2.0]
-    assert noted(leaderboard({}, jobs(2))) == []
-    assert "rank" not in leaderboard({"slow": EWMA()}, jobs(1)).leads()

@@ -84,9 +84,3 @@ def test_unlearned_forecast_is_last_speed():
     for seconds in (1.0, 2.0):  # one change sets the scale of changes, and teaches no weight
         model.observe(Report([64], [seconds]))
     assert model.predict().speed == pytest.approx([32.0])
-
-
-@pytest.mark.parametrize("forgetting", [0.9, 1.01, -1.0, np.nan])
-def test_a_forgetting_that_is_no_share_is_refused(forgetting):
-    with pytest.raises(ValueError, match=r"forgetting must lie in \(0.9, 1\]"):
-        RLS(forgetting=forgetting)

@@ -123,7 +123,7 @@ def evaluate(
                 board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=typed()
             )
     tables = {"overall": board.overall, "leads": board.leads(), "per trace": board.per_trace}
-    print_frames({**tables, "notes": board.notes, "skipped": skipped}, as_json)
+    print_frames({**tables, "skipped": skipped}, as_json)
     if to_page:
         write_page(page, to_page)
 
