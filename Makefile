@@ -43,7 +43,7 @@ random: .venv-random/installed  ## The tests that start no process, in three ran
 	    -p no:cacheprovider --randomly-seed=$$seed -m "not processes and not alone and not soak" || exit 1; done
 
 # GPU_PYTHON names a Python whose torch finds the device, where .venv has the builds for processors alone.
-gpu: .venv/installed  ## Check everything on a CUDA device, in seven minutes; without one, on a stand-in.
+gpu: .venv/installed  ## Check everything on a CUDA device, in four minutes; without one, on a stand-in.
 	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py
 
 check: .venv/installed  ## Formatting, lint, the direction of imports, and types: what CI runs.

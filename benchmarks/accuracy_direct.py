@@ -1,4 +1,4 @@
-"""Peers that forecast one horizon: ridge regressions fitted directly at it, and a zero-shot network where installed.
+"""Peers: ridge regressions fitted directly at a horizon, and a zero-shot network where installed.
 
 Axes: T iterations, W workers, D covariates, F inputs, H horizons.
 """
@@ -8,9 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 from accuracy_prepared import covariates_of, log_speed, speeds, tuning
@@ -159,44 +156,28 @@ def _moved(values_T: Array, by: int) -> Array:
 # -- a network that was trained on other series and is not fitted ------------------------------------------------------
 
 
-def zero_shot_is_here() -> bool:
-    """Return whether the zero-shot network is installed."""
-    return find_spec(ZERO_SHOT) is not None
-
-
-def asked(trace: Trace) -> NDArray[np.intp]:
-    """Return the iterations before which it is asked: few, evenly spread over the second half."""
-    return np.unique(np.linspace(max(half(trace), SHORTEST), len(trace) - 1, ORIGINS).astype(np.intp))
-
-
 def next_of_few(data: Set) -> list[Array]:
-    """Return its forecasts of the second half of each trace, one iteration ahead, NaN where it is not asked."""
-    return [zero_shot(trace, (1,))[1][half(trace) :] for trace in data.traces]
+    """Return its forecasts of the second half of each trace, one iteration ahead, NaN where it is not asked.
 
-
-@cache
-def _network() -> Any:
+    It is asked before few iterations, evenly spread.
+    """
     import torch
     from fracast import FracastModel
 
     torch.set_num_threads(1)
-    return FracastModel.from_pretrained(weights="fp32")
-
-
-def zero_shot(trace: Trace, horizons: Sequence[int]) -> dict[int, Array]:
-    """Return forecasts by the iteration that they are of, ``[T, W]`` for each horizon, NaN where none is asked for."""
-    network, log_TW = _network(), log_speed(trace)
-    found = {h: np.full(trace.speed.shape, np.nan) for h in horizons}
-    pairs = [(k, w) for k in asked(trace) for w in range(len(trace.workers))]
-    for i in range(0, len(pairs), BATCH):
-        some = pairs[i : i + BATCH]
-        context = np.stack([_context(log_TW[:k, w], network.context_length) for k, w in some])
-        ahead = network.forecast_batch(context, horizon=max(horizons))[:, :, network.quantiles.index(0.5)]
-        for (k, w), row in zip(some, ahead, strict=True):
-            for h in horizons:
-                if k + h <= len(log_TW):
-                    found[h][k + h - 1, w] = np.exp(row[h - 1])
-    return found
+    network, forecasts = FracastModel.from_pretrained(weights="fp32"), []
+    for trace in data.traces:
+        log_TW, found_TW = log_speed(trace), np.full(trace.speed.shape, np.nan)
+        asked = np.unique(np.linspace(max(half(trace), SHORTEST), len(trace) - 1, ORIGINS).astype(np.intp))
+        pairs = [(k, w) for k in asked for w in range(len(trace.workers))]
+        for i in range(0, len(pairs), BATCH):
+            some = pairs[i : i + BATCH]
+            context = np.stack([_context(log_TW[:k, w], network.context_length) for k, w in some])
+            ahead = network.forecast_batch(context, horizon=1)[:, 0, network.quantiles.index(0.5)]
+            for (k, w), log_speed_ahead in zip(some, ahead, strict=True):
+                found_TW[k, w] = np.exp(log_speed_ahead)
+        forecasts.append(found_TW[half(trace) :])
+    return forecasts
 
 
 def _context(log_T: Array, length: int) -> Array:

@@ -1,4 +1,4 @@
-"""Peers with one model over all series of a set: LightGBM on differences, and neuralforecast's MLP.
+"""A peer with one model over all series of a set: LightGBM on differences.
 
 Axes: T iterations, W workers, D covariates, F inputs, N examples.
 """
@@ -6,7 +6,6 @@ Axes: T iterations, W workers, D covariates, F inputs, N examples.
 from __future__ import annotations
 
 import itertools
-import logging
 from typing import Any
 
 import numpy as np
@@ -93,70 +92,3 @@ def _later(values_T: Array, lag: int) -> Array:
 def _rolling(values_TW: Array, width: int) -> Array:
     total_TW = np.nancumsum(values_TW, axis=0)
     return (total_TW - np.nan_to_num(_later(total_TW, width))) / width
-
-
-def neural_mlp(data: Set) -> list[Array]:
-    """Neuralforecast's MLP on past log speeds and covariates, a fit for all series of one length; fitted once."""
-    import pandas as pd
-
-    lengths = sorted({len(trace) for trace in data.traces})
-    found: dict[int, Array] = {}
-    for length in lengths:
-        places = [i for i, trace in enumerate(data.traces) if len(trace) == length]
-        names = common_covariates([data.traces[i] for i in places])
-        table = pd.concat([_long(data.traces[i], names) for i in places], ignore_index=True)
-        if length // 2 <= MLP_LAGS + 1:  # too short for a single window
-            found |= {
-                i: speeds(np.full((length - length // 2, len(data.traces[i].workers)), np.nan), data.traces[i])
-                for i in places
-            }
-            continue
-        wide = _forecast(table, names, length - length // 2)
-        for i in places:
-            found[i] = speeds(wide[list(data.traces[i].workers)].to_numpy(), data.traces[i])
-    return [found[i] for i in range(len(data.traces))]
-
-
-MLP_LAGS = 24
-
-
-def _forecast(table: Any, names: list[str], tested: int) -> Any:
-    """Return one-step forecasts of the last iterations, a column per series."""
-    from neuralforecast import NeuralForecast
-    from neuralforecast.models import MLP
-
-    for name in ("pytorch_lightning", "lightning", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    model = MLP(
-        h=1,
-        input_size=MLP_LAGS,
-        max_steps=500,
-        hidden_size=64,
-        windows_batch_size=256,
-        inference_windows_batch_size=4096,
-        scaler_type="standard",
-        futr_exog_list=names or None,
-        random_seed=0,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
-    forecaster = NeuralForecast(models=[model], freq=1)
-    found = forecaster.cross_validation(df=table, n_windows=None, val_size=0, test_size=tested, step_size=1)
-    return found.pivot(index="ds", columns="unique_id", values="MLP")
-
-
-def _long(trace: Trace, names: list[str]) -> Any:
-    """Return the table that neuralforecast takes."""
-    import pandas as pd
-
-    log_TW, covariates_TWD = log_speed(trace), covariates_of(trace)
-    parts = []
-    for w, worker in enumerate(trace.workers):
-        table = pd.DataFrame({"unique_id": worker, "ds": np.arange(len(trace)), "y": log_TW[:, w]})
-        for name in names:
-            table[name] = covariates_TWD[:, w, trace.covariate_names.index(name)]
-        parts.append(table)
-    return pd.concat(parts, ignore_index=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from accuracy_direct import ORIGINS, ZERO_SHOT, ridge, zero_shot, zero_shot_is_here
+from accuracy_direct import ridge
 from accuracy_prepared import filled
 from accuracy_scores import geometric
 from accuracy_sets import common_covariates, half
@@ -38,9 +38,6 @@ HORIZONS, MOST_TRACES = (1, 2, 5, 20), 24
 MOST_OF_PEER = {2: 1.03, 5: 1.02, 20: 1.02}
 """The most that Auto's error should be at a horizon, in that of the better of EWMA and ridge."""
 
-FEW = 6
-"""Series of a set that the zero-shot network forecasts."""
-
 COVERED = (0.88, 0.92)
 """Share of speeds that 90% intervals should hold, mean over the series of a set."""
 
@@ -57,15 +54,13 @@ AUTO, AVERAGE, RIDGE = "Auto", "EWMA", "ridge"
 class Found:
     """RMSE over the last value's of each series, by forecaster and horizon, and how often Auto's interval holds.
 
-    ``doubt`` is two standard errors of the mean of the latter, and ``paired`` Auto's RMSE where the zero-shot network
-    forecasts, over that of the network.
+    ``doubt`` is two standard errors of the mean of the latter.
     """
 
     data: Set
     rmse: dict[tuple[str, int], Array]
     holds: dict[int, Array]
     doubt: dict[int, float]
-    paired: dict[int, float]
     long: Array
     seconds: float
 
@@ -99,8 +94,7 @@ def measured(data: Set) -> Found:
     names = common_covariates(data.traces)
     auto = [served(Auto(names), trace) for trace in data.traces]
     average = [served(EWMA(), trace) for trace in data.traces]
-    rmse, holds, doubt, paired = {}, {}, {}, {}
-    far = [zero_shot(trace, HORIZONS) for trace in few(data.traces)] if zero_shot_is_here() else []
+    rmse, holds, doubt = {}, {}, {}
     for h in HORIZONS:
         columns = {
             AUTO: [f[h][0] for f in auto],
@@ -113,11 +107,9 @@ def measured(data: Set) -> Found:
         inside = [held(f[h], t, h) for f, t in zip(auto, data.traces, strict=True)]
         holds[h] = np.concatenate([np.nanmean(inside_TW, axis=0) for inside_TW in inside])
         doubt[h] = 2.0 * standard_error(inside, h)
-        if far:
-            paired[h] = over_zero_shot(columns[AUTO], [f[h] for f in far], data, h)
     long = np.concatenate([np.isfinite(t.speed).sum(axis=0) >= LONG for t in data.traces])
     print(f"{data.name}: {time.process_time() - began:.0f} s", flush=True)
-    return Found(data, rmse, holds, doubt, paired, long, time.process_time() - began)
+    return Found(data, rmse, holds, doubt, long, time.process_time() - began)
 
 
 def whole(later: list[Array], data: Set) -> list[Array]:
@@ -183,37 +175,18 @@ def standard_error(inside: list[Array], horizon: int) -> float:
     return float(np.sqrt(np.square(sums).sum() * len(sums) / max(len(sums) - 1, 1)) / series)
 
 
-def few(traces: list[Trace]) -> list[Trace]:
-    """Return the first series of a set, for the zero-shot network."""
-    each = max(FEW // len(traces), 1)
-    return [trace.select(workers=trace.workers[:each]) for trace in traces[:FEW]]
-
-
-def over_zero_shot(auto: list[Array], far: list[Array], data: Set, horizon: int) -> float:
-    """Return Auto's RMSE over the network's, where both forecast; errors count in those of the series' last value."""
-    squares = np.zeros(2)
-    for ours_TW, theirs_TW, trace in zip(auto, far, data.traces, strict=False):
-        speed_TW, last_TW = (v[:, : theirs_TW.shape[1]] for v in (trace.speed, last_value(trace, horizon)))
-        unit_W = np.sqrt(np.nanmean(np.square(last_TW - speed_TW)[scored(trace, horizon)], axis=0))
-        both_TW = np.isfinite(theirs_TW) & np.isfinite(speed_TW) & (unit_W > 0)
-        for i, made_TW in enumerate((ours_TW[:, : theirs_TW.shape[1]], theirs_TW)):
-            squares[i] += np.square((made_TW - speed_TW) / unit_W)[both_TW].sum()
-    return float(np.sqrt(squares[0] / squares[1]))
-
-
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
 def page(found: list[Found]) -> Iterator[str]:
     """Yield the lines of the page."""
     spent = sum(each.seconds for each in found) / 60
-    packages = [ZERO_SHOT] if zero_shot_is_here() else []
     yield f"""\
 # How good forecasts are further ahead
 
 Command: `python benchmarks/accuracy_horizons.py --data FOLDER`: {spent:.0f} minutes of CPU time.
 
-Machine: {machine(*packages)}; one thread.
+Machine: {machine()}; one thread.
 
 RMSE of the speed over that of the last value known at that horizon, geometric mean over series, second half of each
 series. The sets are those of [decisions.md](decisions.md), of each {MOST_TRACES} traces of {MOST_WORKERS} workers and
@@ -234,7 +207,6 @@ forecasts further ahead were chosen on the development sets, with synthetic flee
         for each in found:
             cells = [each.data.name, each.data.role, *(f"{each.mean(name, h):.3f}" for name in (AUTO, AVERAGE, RIDGE))]
             yield f"| {' | '.join(cells)} | {each.over_peer(h):.3f} | {each.covers(h)} |"
-    yield from zero_shot_table(found)
 
 
 def verdict(found: list[Found]) -> Iterator[str]:
@@ -258,25 +230,6 @@ def verdict(found: list[Found]) -> Iterator[str]:
 
 def told(missed: list[str], found: list[Found]) -> str:
     return f"Missed on {len(missed)} of {len(found)} sets: {', '.join(missed)}." if missed else "Nothing misses it."
-
-
-def zero_shot_table(found: list[Found]) -> Iterator[str]:
-    """Yield the comparison with the network that was trained on other series, where it is installed."""
-    yield "\n## Against a zero-shot network\n"
-    if not zero_shot_is_here():
-        yield f"{ZERO_SHOT} is not installed here: `pip install {ZERO_SHOT}` adds its table."
-        return
-    yield f"""\
-{ZERO_SHOT} is a network of 85,001 weights that was trained on many public series and is not fitted to any of these. It
-gets the log speeds since the first iteration, at most 2,048, and no covariates; its median counts. It takes about 50 ms
-for a forecast, so it is asked before {ORIGINS} iterations of {FEW} series at most, for all horizons at once. The table
-has Auto's RMSE over its RMSE on the same ones, errors in those of the series' last value: below 1 `Auto` is ahead.
-"""
-    yield "| set | role | " + " | ".join(f"horizon {h}" for h in HORIZONS) + " |"
-    yield "| --- | --- |" + " --- |" * len(HORIZONS)
-    for each in found:
-        cells = [each.data.name, each.data.role, *(f"{each.paired[h]:.3f}" for h in HORIZONS)]
-        yield f"| {' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -12,9 +12,6 @@ from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
 KINDS = ("seasons", "queues", "misled", "heated")
-"""Kinds: periods and slow waves without covariates; queues on shared hosts; covariates that mislead, and heavy tails;
-clocks that fall with heat."""
-
 SAMPLES = 32.0
 """Batch size of every worker in every iteration."""
 
@@ -59,37 +56,16 @@ TAIL, STALL_CHANCE = 1.8, 0.01
 def hosted_fleet(kind: str, workers: int = 100, iterations: int = 1000, seed: int = 0) -> Trace:
     """Return the trace of a simulated fleet on shared hosts, from its first iteration on.
 
-    The time of an iteration is the sum of computing with gamma noise, a warm-up that fades, and what the kind adds.
-    Four workers share a host.
+    The time of an iteration is the sum of computing with gamma noise, a warm-up that fades, and what the kind adds:
 
-    Parameters
-    ----------
-    kind
-        ``"seasons"``: an event every few iterations and a slow wave of load, no covariates. ``"queues"``: jobs wait on
-        the host for many iterations; a covariate reports the queue, up to three iterations late and with gaps.
-        ``"misled"``: a covariate moves with the speed for a third of the trace and against it afterwards, another means
-        nothing, and stalls have heavy tails. ``"heated"``: hosts heat up while other work runs on them, and above a
-        temperature that differs between workers a clock falls; covariates report the temperature and a fan that follows
-        it.
-    workers, iterations
-        Size of the trace, at least 1 each.
-    seed
-        Seed of the random numbers.
-
-    Raises
-    ------
-    ValueError
-        If there is no such kind, or a size is below 1.
-
-    Examples
-    --------
-    >>> hosted_fleet("queues", workers=8, iterations=50)
-    <Trace 'hosted-queues': 50 iterations x 8 workers; queue_length, temperature>
+    - ``"seasons"``: an event every few iterations and a slow wave of load, no covariates;
+    - ``"queues"``: jobs wait on the host for many iterations; a covariate reports the queue, up to three iterations
+      late and with gaps;
+    - ``"misled"``: a covariate moves with the speed for a third of the trace and against it afterwards, another means
+      nothing, and stalls have heavy tails;
+    - ``"heated"``: hosts heat up while other work runs on them, and above a temperature that differs between workers a
+      clock falls; covariates report the temperature and a fan that follows it.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
-    if workers < 1 or iterations < 1:
-        raise ValueError(f"workers and iterations must be at least 1, got {workers} and {iterations}")
     rng, shape = np.random.default_rng([KINDS.index(kind), seed, 15]), (iterations, workers)
     computing_TW, covariates_TWD, names = _computing(rng, shape), None, COVARIATE_NAMES
     if kind == "seasons":

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from accuracy_direct import ORIGINS, ZERO_SHOT, next_of_few, ridge
-from accuracy_global import lightgbm, neural_mlp
+from accuracy_global import lightgbm
 from accuracy_prepared import covariates_of, log_speed, speeds, squared, tuning
 from accuracy_sets import Set, half
 from numpy.typing import NDArray
@@ -82,23 +82,16 @@ def holt_winters(level: float, trend: float | None) -> Forecaster:
     def forecast(log_T: Array, covariates_TD: Array, start: int) -> Array:
         from river.time_series import HoltWinters
 
-        return _online(HoltWinters(level, trend), log_T, covariates_TD[:, :0], start)
-
-    return forecast
-
-
-def snarimax(p: int, d: int, covariates: bool) -> Forecaster:
-    """River's SNARIMAX with a Bayesian linear regression, learning on through both halves."""
-
-    def forecast(log_T: Array, covariates_TD: Array, start: int) -> Array:
-        from river.linear_model import BayesianLinearRegression
-        from river.preprocessing import StandardScaler
-        from river.time_series import SNARIMAX
-
-        model = SNARIMAX(p=p, d=d, q=0, regressor=StandardScaler() | BayesianLinearRegression())
-        # Its regression fails on a first point without any input, so it gets a constant.
-        constant_T1 = np.ones((len(log_T), 1))
-        return _online(model, log_T, np.hstack([constant_T1, covariates_TD]) if covariates else constant_T1, start)
+        model, found, center = HoltWinters(level, trend), [], float(log_T[0])
+        for k, value in enumerate(log_T - center):
+            if k >= start:
+                try:
+                    (ahead,) = model.forecast(horizon=1)
+                except (OverflowError, ValueError, IndexError):
+                    ahead = np.nan
+                found.append(ahead)
+            model.learn_one(value)
+        return np.array(found) + center
 
     return forecast
 
@@ -128,8 +121,8 @@ def _chosen(log_T: Array, covariates_TD: Array, start: int, candidates: Sequence
     def loss(forecast: Forecaster) -> float:
         return squared(_attempt(forecast, log_T[:start], covariates_TD[:start], first), log_T[first:start])
 
-    if not covariates_TD.shape[1]:
-        candidates = candidates[: len(candidates) // 2] if candidates in DRIVEN else candidates
+    if candidates is ARIMA and not covariates_TD.shape[1]:
+        candidates = ARIMA[:1]
     best = candidates[0] if len(candidates) == 1 else min(candidates, key=loss)
     return _attempt(best, log_T, covariates_TD, start)
 
@@ -144,27 +137,8 @@ def _attempt(forecast: Forecaster, log_T: Array, covariates_TD: Array, start: in
         return np.full(len(log_T) - start, np.nan)
 
 
-def _online(model: object, log_T: Array, covariates_TD: Array, start: int) -> Array:
-    """Learn one value after the other; before each, ask for the next."""
-    found, center = [], float(log_T[0])
-    for k, value in enumerate(log_T - center):
-        now = {str(d): v for d, v in enumerate(covariates_TD[k])}
-        if k >= start:
-            try:
-                (ahead,) = model.forecast(horizon=1, **({"xs": [now]} if now else {}))  # type: ignore[attr-defined]
-            except (OverflowError, ValueError, IndexError):
-                ahead = np.nan
-            found.append(ahead)
-        model.learn_one(value, **({"x": now} if now else {}))  # type: ignore[attr-defined]  # any model of river
-    return np.array(found) + center
-
-
 ARIMA = (auto_arima(False), auto_arima(True))
-SNARIMAX = (snarimax(6, 1, False), snarimax(2, 1, False), snarimax(6, 1, True), snarimax(2, 1, True))
 HOLT_WINTERS = [holt_winters(level, trend) for level in (0.1, 0.2, 0.3, 0.5, 0.8) for trend in (None, 0.1)]
-
-DRIVEN = (ARIMA, SNARIMAX)
-"""Candidates whose second half also takes covariates: without covariates it would repeat the first."""
 
 PEERS: dict[str, Peer] = {
     "statsforecast AutoARIMA": Peer(
@@ -175,12 +149,6 @@ PEERS: dict[str, Peer] = {
     ),
     "river HoltWinters": Peer(
         each_series(HOLT_WINTERS), "level .1, .2, .3, .5 or .8 and trend none or .1, chosen per series", slow=True
-    ),
-    "river SNARIMAX": Peer(
-        each_series(SNARIMAX),
-        "StandardScaler | BayesianLinearRegression, order (6, 1, 0) or (2, 1, 0), with or without covariates, per "
-        "series",
-        slow=True,
     ),
     "LightGBM": Peer(
         lightgbm,
@@ -200,15 +168,11 @@ PEERS: dict[str, Peer] = {
         slow=True,
         sparse=True,
     ),
-    "neuralforecast MLP": Peer(
-        neural_mlp,
-        "one model for all series of one length, 24 lags, 64 units, 500 steps; with the covariates of the set",
-    ),
 }
 """Every peer by the name to show."""
 
-COLD = {"river HoltWinters": HOLT_WINTERS[4], "river SNARIMAX": SNARIMAX[0]}
-"""Peers that can serve from the first iteration on, in the configuration that they then have: (.3, none), (6, 1, 0)."""
+COLD = {"river HoltWinters": HOLT_WINTERS[4]}
+"""The peer that can serve from the first iteration on, in the configuration that it then has: (.3, none)."""
 
 
 def from_the_start(name: str, data: Set, count: int) -> list[Array]:
@@ -228,4 +192,4 @@ def installed() -> Iterator[str]:
     from importlib.util import find_spec
 
     os.environ.setdefault("NIXTLA_ID_AS_COL", "1")
-    yield from (name for name in ("statsforecast", "river", "lightgbm", "neuralforecast", ZERO_SHOT) if find_spec(name))
+    yield from (name for name in ("statsforecast", "river", "lightgbm", ZERO_SHOT) if find_spec(name))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from accuracy_sets import Set, half
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 from scipy.stats import binom
 
 from paceline.datasets import Trace
@@ -25,9 +24,6 @@ FIRST, LAST = 5, 50
 
 COVERED = (0.85, 0.95)
 """The 90% interval of a worker counts as right if the share of speeds that it holds is in this range."""
-
-SUM_OF_ONE = 1e4
-"""Weight of the condition that weights sum to 1, beside errors of about 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,28 +121,6 @@ def cold(found: Served, data: Set) -> Scores:
     few = slice(FIRST, LAST + 1)
     last = served(LastValue(), data, LAST + 1)
     return _scored(_part(found, few), _part(last, few), [trace.speed[few] for trace in data.traces])
-
-
-def in_hindsight(forecasts: list[list[Array]], data: Set) -> Scores:
-    """Score the weighted mean of forecasts whose weights are chosen knowing the speeds, series by series.
-
-    Weights are at least 0 and sum to 1. No choice among these forecasts, and no such mean of them with weights that
-    stay, has a smaller error.
-    """
-    mixed = []
-    for i, trace in enumerate(data.traces):
-        speed_TW, parts_TWN = trace.speed[half(trace) :], np.stack([parts[i] for parts in forecasts], axis=-1)
-        mixed.append(np.column_stack([_mixed(parts_TWN[:, w], speed_TW[:, w]) for w in range(speed_TW.shape[1])]))
-    return score(Served(mixed), data)
-
-
-def _mixed(parts_TN: Array, speed_T: Array) -> Array:
-    known_T = np.isfinite(speed_T)
-    unit = speed_T[known_T].std() + 1e-12 if known_T.any() else 1.0
-    # A last row of large numbers keeps the sum of the weights at 1.
-    errors_TN = np.vstack([(parts_TN - speed_T[:, None])[known_T] / unit, np.full((1, parts_TN.shape[1]), SUM_OF_ONE)])
-    weights_N, _ = nnls(errors_TN, np.append(np.zeros(known_T.sum()), SUM_OF_ONE))
-    return np.asarray(parts_TN @ weights_N)
 
 
 def _part(found: Served, few: slice) -> Served:

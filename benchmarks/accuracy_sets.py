@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from accuracy_hosted import KINDS as HOSTED
 from accuracy_hosted import hosted_fleet
-from accuracy_scalars import cm_dare, sync_switch
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace, read_traces, recorded
@@ -38,6 +37,9 @@ AZURE_ITERATIONS = 2000
 
 DEVELOPMENT, HELD_OUT = "development", "held out"
 """Whether ideas were chosen on a set, or nobody looked at it before they were."""
+
+LEAST_STEPS, LEAST_SECONDS = 1.0, 1e-3
+"""A resumed run steps back and a clock may stand still: differences below these are no measurement."""
 
 FEW_WORKERS = 12
 """Number of first workers of a large trace that peers are fitted to if each series has a fit of its own."""
@@ -144,6 +146,32 @@ def _from_the_first_step(folder: Path) -> Iterator[Set]:
     for runs, role in (("135", DEVELOPMENT), ("24", HELD_OUT)):
         about = f"runs {', '.join(runs)} of each synchronization scheme, every 100 steps (Sync-Switch)"
         yield Set(f"syncswitch {runs}", about, list(sync_switch(folder / "syncswitch", runs)), role)
+
+
+def cm_dare(folder: Path, gpu: str) -> Iterator[Trace]:
+    """Yield the logged speed of each job on this kind of GPU, in steps/s, from its very first steps on."""
+    for path in sorted(folder.glob(f"*__{gpu}__*.csv")):
+        speed_T = _columns(path)[2]
+        yield _job(path, speed_T[speed_T > 0])
+
+
+def sync_switch(folder: Path, runs: str) -> Iterator[Trace]:
+    """Yield the speed of each job whose number is one of these digits: steps over seconds between two points."""
+    for path in sorted(folder.glob(f"*_[{runs}].csv")):
+        seconds_T, step_T, _ = _columns(path)
+        passed_T, made_T = np.diff(seconds_T), np.diff(step_T)
+        usable_T = (made_T >= LEAST_STEPS) & (passed_T >= LEAST_SECONDS)
+        yield _job(path, made_T[usable_T] / passed_T[usable_T])
+
+
+def _columns(path: Path) -> Array:
+    """Return time, step and value, one row each."""
+    return np.asarray(np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2).T)
+
+
+def _job(path: Path, speed_T: Array) -> Trace:
+    seconds = 1.0 / speed_T[:, None]
+    return Trace(np.ones_like(seconds), seconds, workers=["job"], meta={"job": path.stem.split("__", 1)[-1]})
 
 
 def _unique(trace: Trace) -> Trace:

@@ -1,22 +1,16 @@
 """Time to accuracy of asynchronous and synchronous schemes, trained for real at the times that a fleet dictates.
 
-python benchmarks/asynchronous.py                   # some 30 minutes on one core; writes asynchronous.md and .png
-python benchmarks/asynchronous.py --cache FOLDER    # the same; what an earlier run left in the folder is not run anew
-python benchmarks/asynchronous.py --quick           # a minute; prints only
-
-The cache does not notice that the code has changed since: empty the folder then.
+python benchmarks/asynchronous.py            # some 30 minutes on one core; writes asynchronous.md
+python benchmarks/asynchronous.py --quick    # a minute; prints only
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,26 +132,17 @@ def cells(quick: bool) -> Iterator[Cell]:
 
 @dataclass(frozen=True)
 class Row:
-    """One scheme in a cell: plain numbers, which a cache can hold.
+    """One scheme in a cell, at a base batch and learning rate.
 
-    Parameters
-    ----------
-    scheme, batch, rate
-        Who, at which base batch and learning rate.
-    seconds
-        Simulated seconds to the target of every scored seed; those of the race's end where it was not reached.
-    missed
-        Seeds that did not reach it.
-    staleness, lost, lost_seconds
-        Largest staleness applied; share of the samples, and of the computing time, that was wasted.
-    speed
-        Samples applied in a second.
+    ``seconds`` to the target of every scored seed are those of the race's end where it was not reached, by ``missed``
+    seeds. Then the largest staleness applied, the share of the samples and of the computing time that was wasted, and
+    samples applied in a second.
     """
 
     scheme: str
     batch: int
     rate: float
-    seconds: list[float]
+    seconds: Array
     missed: int
     staleness: int
     lost: float
@@ -172,7 +157,7 @@ class Row:
             name,
             batch,
             rate,
-            np.where(reached, ran.seconds, ran.end).tolist(),
+            np.where(reached, ran.seconds, ran.end),
             int((~reached).sum()),
             ledger.largest_staleness,
             ledger.wasted_share,
@@ -181,23 +166,12 @@ class Row:
         )
 
 
-def rows(cell: Cell, cache: Path | None) -> Iterator[Row]:
+def rows(cell: Cell) -> Iterator[Row]:
     """Yield a row for every scheme of a cell."""
     for name in cell.schemes:
-        path = (
-            None
-            if cache is None
-            else cache / f"{re.sub(r'[^a-z0-9]+', '-', f'{cell.name} {cell.workers} {name}'.lower())}.json"
-        )
-        if path is not None and path.is_file():
-            yield Row(**json.loads(path.read_text()))
-            continue
         batch, rate = tuned(cell, name)
         ran = Race(cell.course(batch), scheme(name, cell.workers), SEEDS, np.full(len(SEEDS), rate)).run()
-        row = Row.of(name, batch, rate, ran)
-        if path is not None:
-            path.write_text(json.dumps(asdict(row)))
-        yield row
+        yield Row.of(name, batch, rate, ran)
 
 
 def tuned(cell: Cell, name: str) -> tuple[int, float]:
@@ -230,17 +204,12 @@ def tried(cell: Cell, name: str, batch: int, rates: Array, seeds: Any) -> Array:
 
 def main() -> None:
     """Run the cells, and write the page after each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one fleet, two schemes; print only")
-    parser.add_argument("--cache", type=Path, help="a folder that keeps what has been run, to go on from there")
-    asked = parser.parse_args()
-    if asked.cache is not None:
-        asked.cache.mkdir(parents=True, exist_ok=True)
-    began, results, planned = time.process_time(), [], list(cells(asked.quick))
+    quick = "--quick" in sys.argv
+    began, results, planned = time.process_time(), [], list(cells(quick))
     for number, cell in enumerate(planned):
-        results.append((cell, list(rows(cell, asked.cache))))
+        results.append((cell, list(rows(cell))))
         print(asynchronous_page.table(*results[-1]), f"[{time.process_time() - began:.0f} s]\n", sep="\n", flush=True)
-        if not asked.quick:  # after every cell: what was measured is there, should somebody end it early
+        if not quick:  # after every cell: what was measured is there, should somebody end it early
             took = time.process_time() - began
             asynchronous_page.write(Path(__file__), results, took, planned[number + 1 :], len(SEEDS), len(TUNING))
 

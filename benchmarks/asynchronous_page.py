@@ -108,38 +108,8 @@ def overview(results: Results) -> str:
     return "\n".join(lines)
 
 
-def figure(results: Results, path: Path) -> None:
-    """Draw the ratio of SaPS to ASP and to the best rival, with intervals."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    drawing, axes = pyplot.subplots(figsize=(9, 1.5 + 0.42 * len(results)))
-    for place, (_, rows) in enumerate(results):
-        by_name = {row.scheme: row for row in rows}
-        rivals = {"ASP": by_name.get("asp"), "best rival": best_rival(rows)}
-        for shift, (name, rival), color in zip((-0.12, 0.12), rivals.items(), ("#0072B2", "#D55E00"), strict=True):
-            if rival is not None:
-                found = ratio(by_name["saps"], rival)
-                axes.plot([found.low, found.high], [place + shift] * 2, color=color, linewidth=1.5)
-                axes.plot(found.mean, place + shift, "o", color=color, label=name if not place else None)
-    axes.axvline(1.0, color="#767676", linewidth=1)
-    axes.set_xscale("log")
-    axes.minorticks_off()
-    ticks = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_yticks(range(len(results)), [title(cell) for cell, _ in results], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel("seconds of SaPS over those of the rival, 95% interval; left of 1 SaPS is faster")
-    axes.legend(loc="best", fontsize=8)
-    drawing.tight_layout()
-    drawing.savefig(path, dpi=110)
-    pyplot.close(drawing)
-
-
 def write(path: Path, results: Results, took: float, missing: Sequence[Cell], seeds: int, tuning: int) -> None:
-    """Write the page and its figure."""
+    """Write the page."""
     lines = [f"- {line}" for line in behind(results)]
     to_asp = [ratio(of["saps"], of["asp"]) for of in map(_by_name, results) if "asp" in of]
     to_best = [ratio(_by_name(one)["saps"], best_rival(one[1])) for one in results]
@@ -158,7 +128,6 @@ def write(path: Path, results: Results, took: float, missing: Sequence[Cell], se
         kept=sum(one.low <= 1 for one in to_best),
     )
     path.with_suffix(".md").write_text(text)
-    figure(results, path.with_suffix(".png"))
 
 
 def _by_name(result: tuple[Cell, Sequence[Row]]) -> dict[str, Row]:
@@ -185,11 +154,9 @@ the fact, so a SaPS that is level seems behind it more often than not.
 
 {overview}
 
-![Seconds of SaPS over those of ASP and of the best rival](asynchronous.png)
-
 ## How
 
-Command: `python benchmarks/asynchronous.py` ({minutes:.0f} minutes of CPU time, not counting what a cache had kept).
+Command: `python benchmarks/asynchronous.py` ({minutes:.0f} minutes of CPU time).
 Machine: {machine}; one thread. Simulated seconds do not depend on the machine.
 
 Every gradient is real; when it is pulled and pushed is simulated. A worker's speed at any time is that of its fleet's

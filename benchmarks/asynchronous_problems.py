@@ -20,13 +20,13 @@ TRIED = 400
 
 
 @cache
-def digits(hidden: int, target: float) -> Problem:
+def digits(hidden: int, target: float, tried: int | None = TRIED) -> Problem:
     """Return scikit-learn's handwritten digits: 64 pixels, 10 classes."""
     from sklearn.datasets import load_digits
 
     loaded: Any = load_digits()
     pixels = (loaded.data - loaded.data.mean()) / loaded.data.std()
-    return _problem("digits", target, pixels, loaded.target, hidden)
+    return _problem(target, pixels, loaded.target, hidden, tried)
 
 
 @cache
@@ -45,7 +45,7 @@ def made(target: float) -> Problem:
         class_sep=1.5,
         random_state=0,
     )
-    return _problem("made", target, inputs / inputs.std(), labels, 32)
+    return _problem(target, inputs / inputs.std(), labels, 32)
 
 
 @cache
@@ -54,7 +54,7 @@ def teacher(target: float) -> Problem:
     rng = np.random.default_rng(1)
     inputs = rng.normal(size=(3000, 30))
     hidden = np.tanh(inputs @ rng.normal(size=(30, 12)) / 2.0)
-    return _problem("teacher", target, inputs, (hidden @ rng.normal(size=(12, 5))).argmax(axis=1), 32)
+    return _problem(target, inputs, (hidden @ rng.normal(size=(12, 5))).argmax(axis=1), 32)
 
 
 def costs(kind: str, samples: int) -> Array:
@@ -65,17 +65,17 @@ def costs(kind: str, samples: int) -> Array:
     return scaled_N
 
 
-def fleet(grades: tuple[float, ...], workers: int, *, noise: float = 0.1, rows: int = 400) -> Trace:
+def fleet(grades: tuple[float, ...], workers: int, seed: int | None = None) -> Trace:
     """Return a fleet of which equal parts need so many times as long as the fastest, with 10% noise."""
-    rng = np.random.default_rng([workers, len(grades)])
+    rng = np.random.default_rng([workers, len(grades) if seed is None else seed])
     base_W = 1.0 / np.array(grades)[np.arange(workers) * len(grades) // workers]
-    speed_TW = base_W * np.exp(rng.normal(0.0, noise, (rows, workers)))
+    speed_TW = base_W * np.exp(rng.normal(0.0, 0.1, (400, workers)))
     return Trace(np.ones_like(speed_TW), 1.0 / speed_TW, meta={"job": "graded", "source": "synthetic"})
 
 
-def _problem(name: str, target: float, inputs: Array, labels: NDArray[Any], hidden: int) -> Problem:
+def _problem(target: float, inputs: Array, labels: NDArray[Any], hidden: int, tried: int | None = TRIED) -> Problem:
     order = np.random.default_rng(0).permutation(len(labels))
     with_bias = np.hstack([inputs[order], np.ones((len(order), 1))]).astype(np.float32)
     kinds = labels[order].astype(np.int64)
     held = np.arange(len(order)) % HELD_OUT == 0
-    return Problem(name, target, with_bias[~held], kinds[~held], with_bias[held][:TRIED], kinds[held][:TRIED], hidden)
+    return Problem(target, with_bias[~held], kinds[~held], with_bias[held][:tried], kinds[held][:tried], hidden)

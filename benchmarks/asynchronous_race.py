@@ -24,28 +24,26 @@ SMOOTHING_WINDOW = 3
 BEYOND = 1e4
 """A copy that holds a parameter beyond this has diverged: it stands still from then on."""
 
-
 LATER = 1.3
 """A rate that has not reached the target by this many times the slowest copy of another is not the best."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Classes to tell apart, by a softmax over no or one hidden layer; the last input is the bias."""
+    """Classes to tell apart, by a softmax over one hidden layer; the last input is the bias."""
 
-    name: str
     target: float
     inputs: NDArray[np.float32] = field(repr=False)
     labels: Sizes = field(repr=False)
     held_inputs: NDArray[np.float32] = field(repr=False)
     held_labels: Sizes = field(repr=False)
-    hidden: int = 32
+    hidden: int
 
     @cached_property
     def shapes(self) -> list[tuple[int, int]]:
         """Shapes of the layers."""
         width, classes = self.inputs.shape[1], int(self.labels.max()) + 1
-        return [(width, self.hidden), (self.hidden + 1, classes)] if self.hidden else [(width, classes)]
+        return [(width, self.hidden), (self.hidden + 1, classes)]
 
     def start(self, seeds: Sizes) -> Vector:
         """Return the initial parameters of every copy, ``[S, P]`` in one row, with the variance of He et al. (2015)."""
@@ -73,8 +71,6 @@ class Problem:
         slope[copies, places, self.labels[rows_SB]] -= 1.0
         slope /= rows_SB.shape[1]
         last = hidden.transpose(0, 2, 1) @ slope
-        if len(layers) == 1:
-            return last.reshape(len(last), -1)
         back = (slope @ layers[1][:, :-1].transpose(0, 2, 1)) * (hidden[..., :-1] > 0)
         first = inputs.transpose(0, 2, 1) @ back
         return np.concatenate([first.reshape(len(first), -1), last.reshape(len(last), -1)], axis=1)
@@ -89,17 +85,7 @@ class Problem:
 
 @dataclass(eq=False)
 class Copies:
-    """An optimizer with a rate for each copy.
-
-    Parameters
-    ----------
-    rates
-        Learning rates, ``[S]``.
-    optimizer
-        Makes a torch optimizer of parameters; plain gradient descent without one.
-    is_linear
-        As of an :class:`Optimizer`.
-    """
+    """An optimizer with a rate for each copy: torch's that ``optimizer`` makes, plain gradient descent without one."""
 
     rates: Array
     optimizer: Any = None
@@ -143,36 +129,20 @@ class Course:
     epochs: float
     optimizer: Any = None
     is_linear: bool = True
-    evaluations: int = 60
+    evaluations: int
+    comm: Array
+    """Seconds on the wire of each worker's step, ``[W]``."""
     costs: Array | None = None
     """Cost of each place in the data, ``[N]``, with the mean 1; the samples at a place differ from seed to seed."""
-    comm: Array | None = None
-    """Seconds on the wire of each worker's step, ``[W]``; those of ``times`` by default."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """Result of a race.
-
-    Parameters
-    ----------
-    seconds
-        Simulated seconds to the target, of every copy, ``[S]``; infinite where it was not reached.
-    final
-        Accuracy at the end, ``[S]``.
-    server
-        The server at the end.
-    end
-        Simulated seconds at the end.
-    curve
-        Seconds and the accuracies of all copies, ``[E]`` and ``[E, S]``.
-    """
+    """Result of a race: simulated seconds to the target, ``[S]`` (infinite if not reached); the server, and the end."""
 
     seconds: Array
-    final: Array
     server: Server
     end: float
-    curve: tuple[Array, Array]
 
 
 @dataclass(eq=False)
@@ -216,7 +186,7 @@ class Race:
         self.steps: dict[int, _Step] = {}
         self.turns = [0] * workers
         self.waiting: set[int] = set()
-        self.comm_W = course.comm if course.comm is not None else np.full(workers, course.times.comm_seconds)
+        self.comm_W = course.comm
         self.dead = np.zeros(len(seeds), dtype=bool)
         self.orders: dict[int, Sizes] = {}
         self.curve = [(0.0, problem.accuracy(self._parameters()))]
@@ -232,7 +202,7 @@ class Race:
                     self._push(row)
                     if self._evaluated(budget):
                         break
-        return self._summary()
+        return Ran(_reached(self.curve, self.course.problem.target), self.server, self.events.now)
 
     def _parameters(self) -> Vector:
         return self.server.parameters.reshape(len(self.seeds), -1)
@@ -250,7 +220,7 @@ class Race:
         self.turns[row] += 1
         self.steps[row] = _Step(pulled.stamp, pulled.assigned, gradient_SP.ravel(), self.events.now, self.turns[row])
         start = self.events.now + self.comm_W[row] / 2
-        took = self.course.times.seconds(row, self._cost(pulled.assigned), start)
+        took = self.course.times.seconds(row, float(self._costs(pulled.assigned).sum()), start)
         self.events.schedule(took + self.comm_W[row], (row, self.turns[row]))
 
     def _push(self, row: int) -> None:
@@ -294,9 +264,6 @@ class Race:
     def _costs(self, assigned: SampleBatch) -> Array:
         return np.ones(len(assigned)) if self.course.costs is None else self.course.costs[assigned.rows]
 
-    def _cost(self, assigned: SampleBatch) -> float:
-        return float(self._costs(assigned).sum())
-
     def _evaluated(self, budget: float) -> bool:
         """Evaluate if it is time; return whether the race is over."""
         applied, evaluations = self.server.sampler.applied, self.course.evaluations
@@ -310,17 +277,6 @@ class Race:
                 return True
         return applied >= budget
 
-    def _summary(self) -> Ran:
-        seconds_E, accuracy_ES = np.array([now for now, _ in self.curve]), np.array([a for _, a in self.curve])
-        reached = _reached(self.curve, self.course.problem.target)
-        return Ran(
-            reached,
-            accuracy_ES[-SMOOTHING_WINDOW:].mean(axis=0),
-            self.server,
-            self.events.now,
-            (seconds_E, accuracy_ES),
-        )
-
 
 def _reached(curve: list[tuple[float, Array]], target: float) -> Array:
     accuracy_ES = np.array([accuracy for _, accuracy in curve])
@@ -331,8 +287,6 @@ def _reached(curve: list[tuple[float, Array]], target: float) -> Array:
 
 
 def _hidden(inputs: NDArray[np.float32], layers: list[Vector]) -> Vector:
-    if len(layers) == 1:
-        return inputs
     units = np.maximum(inputs @ layers[0], 0.0)
     return np.concatenate([units, np.ones((*units.shape[:-1], 1), units.dtype)], axis=-1)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import timeit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,9 @@ import pandas as pd
 from machine import machine
 from numpy.typing import NDArray
 from published_profiles import read_published
-from scipy.stats import theilslopes
-from sklearn.isotonic import IsotonicRegression
 
-from paceline.coordinator import LoadBalancer
-from paceline.datasets import recorded
 from paceline.datasets.profiles import CURVE_COLUMNS
-from paceline.predictors import EWMA, BatchTime, Curves, FleetPredictor, Report, curve_fit
+from paceline.predictors import Curves
 from paceline.predictors.curve_fit import curve_seconds, fit_curve, weights_by_nearness
 from paceline.solver import split
 from paceline.training.profile import median_uncertainty
@@ -90,33 +85,22 @@ def polynomial(batch: Array, seconds: Array, degree: int = 3) -> Model:
     return np.polynomial.Polynomial.fit(batch, seconds, min(degree, len(batch) - 1))
 
 
-def isotonic(batch: Array, seconds: Array) -> Model:
-    return IsotonicRegression(out_of_bounds="clip").fit(batch, seconds).predict
-
-
-def theil_sen(batch: Array, seconds: Array) -> Model:
-    slope, intercept, *_ = theilslopes(seconds, batch)
-    return lambda sizes: intercept + slope * sizes
-
-
 FITTERS: dict[str, Fitter] = {
     "ours": ours,
     "ours, near the batch": ours_near,
     "straight line (OLS)": straight_line,
     "straight line (relative LS)": relative_line,
     "polynomial, degree 3": polynomial,
-    "isotonic": isotonic,
-    "Theil-Sen": theil_sen,
 }
 
 
-def left_out_errors(curves: Sequence[Curve], fitters: dict[str, Fitter] = FITTERS) -> pd.DataFrame:
+def left_out_errors(curves: Sequence[Curve]) -> pd.DataFrame:
     """Fit every curve without each of its batches, and compare the time of the one left out."""
     rows = []
     for curve in curves:
         for i in range(len(curve.batch)):
             batch, seconds = np.delete(curve.batch, i), np.delete(curve.seconds, i)
-            for name, fitter in fitters.items():
+            for name, fitter in FITTERS.items():
                 time = float(np.ravel(fitter(batch, seconds)(curve.batch[i : i + 1]))[0])
                 inner = 0 < i < len(curve.batch) - 1
                 rows.append((curve.source, name, inner, abs(time / curve.seconds[i] - 1.0)))
@@ -270,106 +254,7 @@ def split_table(ratios: pd.DataFrame) -> Iterator[str]:
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
-# -- (c) fleets that drift ---------------------------------------------------------------------------------------
-
-
-def drifts(rng: np.random.Generator, count: int, iterations: int) -> dict[str, Array]:
-    """Return how fast each worker is, against its profile, in each iteration, ``[T, W]``."""
-    shape = (iterations, count)
-    noise_TW = rng.normal(0.0, 0.03, shape)
-    slow_TW = (np.cumsum(rng.random(shape) < 1 / 25, axis=0) + rng.integers(2, size=count)) % 2
-    walk_TW = np.zeros(shape)
-    for k in range(1, iterations):
-        walk_TW[k] = 0.98 * walk_TW[k - 1] + rng.normal(0.0, 0.05, count)
-    job = recorded.load_split("held-out")[rng.integers(4)].speed
-    first = rng.integers(len(job) - iterations)
-    recorded_TW = (job / np.median(job, axis=0))[first : first + iterations, rng.integers(job.shape[1], size=count)]
-    return {
-        "noise of 3% alone": np.exp(noise_TW),
-        "slow at times": np.exp(noise_TW - 0.5 * slow_TW),
-        "wandering": np.exp(noise_TW + walk_TW),
-        "as in the recorded jobs": recorded_TW,
-    }
-
-
-def sized_by(mix: Mix, smoothing: float) -> dict[str, FleetPredictor]:
-    """Return the predictors to compare; the fitted one knows the profiles, near the equal share."""
-    drift = f"ewma:smoothing={smoothing}"
-    known = BatchTime(relative_speed=drift)
-    share = mix.global_batch / len(mix.fleet)
-    for w, curve in enumerate(mix.fleet):
-        fit = fit_curve(curve.batch, curve.seconds, weights_by_nearness(curve.batch, share))
-        known.curves_[str(w)] = np.array([*fit, np.inf, share])
-    return {"EWMA": EWMA(smoothing), "BatchTime, unfitted": BatchTime(relative_speed=drift), "BatchTime, fitted": known}
-
-
-def mean_seconds(mix: Mix, predictor: FleetPredictor, drift_TW: Array, *, balancer: bool) -> float:
-    """Return the mean iteration, the first 50 left out; beyond the largest measured batch time is proportional."""
-    names = [str(w) for w in range(len(mix.fleet))]
-    predictor.reset(names)
-    planner = LoadBalancer(predictor, workers=names, global_batch=mix.global_batch) if balancer else None
-    makespans = []
-    for drift_W in drift_TW:
-        sizes = planner.plan.sizes if planner else split(predictor.predict().curves, mix.global_batch, lower=1).sizes
-        seconds = mix.seconds(sizes) * np.maximum(1.0, sizes / mix.upper) / drift_W
-        makespans.append(float(seconds.max()))
-        (planner.step if planner else predictor.observe)(Report(sizes, seconds))
-    return float(np.mean(makespans[50:]))
-
-
-def drift_table(mixes: Sequence[Mix]) -> Iterator[str]:
-    kinds = list(drifts(np.random.default_rng(0), 1, 300))
-    yield "| sizes from | " + " | ".join(kinds) + " |"
-    yield "| --- |" + " --- |" * len(kinds)
-    for balancer in (False, True):
-        for smoothing in (0.2, 0.5):
-            ratios: dict[tuple[str, str], list[float]] = {}
-            for i, mix in enumerate(mixes):
-                for kind, drift_TW in drifts(np.random.default_rng(i), len(mix.fleet), 300).items():
-                    predictors = sized_by(mix, smoothing)
-                    taken = {n: mean_seconds(mix, p, drift_TW, balancer=balancer) for n, p in predictors.items()}
-                    for name, seconds in taken.items():
-                        ratios.setdefault((name, kind), []).append(seconds / taken["EWMA"])
-            for name in ("BatchTime, unfitted", "BatchTime, fitted"):
-                cells = [_excess(np.array(ratios[name, kind])) for kind in kinds]
-                way = "the default policy" if balancer else "each forecast"
-                yield f"| {name}, smoothing {smoothing}, {way} | " + " | ".join(cells) + " |"
-
-
-def _excess(ratio: Array) -> str:
-    return f"{100 * np.expm1(np.log(ratio).mean()):+.1f} / {100 * (ratio.max() - 1):+.1f}%"
-
-
-# -- (d) the constants of the fit --------------------------------------------------------------------------------
-
-
-def constants_table(curves: Sequence[Curve]) -> Iterator[str]:
-    """Yield the error near the batch for other constants of the fit, on the models that they may be chosen on."""
-    rng = np.random.default_rng(0)
-    groups = [[c for c in curves if c.source == source] for source in SOURCES]
-    some = [group[i] for group in groups for i in rng.permutation(len(group))[:30]]
-    yield "| constant | median / 95th percentile / worst |"
-    yield "| --- | --- |"
-    yield f"| as they are | {_near_error(some)} |"
-    for name, values in {
-        "REACH": (1.4, 1.7, 2.5, 3.5),
-        "PROOF_OF_FLOOR": (1.0, 5.0),
-        "SPREADS_TRUSTED": (1.5, 5.0),
-        "LARGEST_TRUST": (0.1, 0.4),
-    }.items():
-        usual = getattr(curve_fit, name)
-        for value in values:
-            setattr(curve_fit, name, value)
-            yield f"| {name} = {value} instead of {usual} | {_near_error(some)} |"
-        setattr(curve_fit, name, usual)
-
-
-def _near_error(curves: Sequence[Curve]) -> str:
-    error = _balanced(left_out_errors(curves, {"ours, near the batch": ours_near}))
-    return f"{100 * error.median():.2f} / {100 * error.quantile(0.95):.1f} / {100 * error.max():.0f}"
-
-
-# -- (e) curves of a GPU, measured once or until certain -------------------------------------------------------------
+# -- (c) curves of a GPU, measured once or until certain -------------------------------------------------------------
 
 
 def gpu_table(trials: int = 200) -> Iterator[str]:
@@ -406,23 +291,6 @@ def _error(batch: Array, seconds: Array, known: slice, rest: slice) -> float:
     return float(np.abs(np.log(curve_seconds(fit, batch[rest]) / seconds[rest])).mean())
 
 
-# -- (f) cost ----------------------------------------------------------------------------------------------------
-
-
-def step_microseconds(predictor: FleetPredictor, workers: int, moving: bool) -> float:
-    """Return the time of one observe and one predict."""
-    predictor.reset([str(w) for w in range(workers)])
-    rng = np.random.default_rng(0)
-    reports = [Report(np.full(workers, x), rng.uniform(1, 2, workers)) for x in ((40, 60) if moving else (40, 40))]
-
-    def both() -> None:
-        for report in reports:
-            predictor.observe(report)
-            predictor.predict()
-
-    return 1e6 * min(timeit.repeat(both, number=20, repeat=20)) / 40
-
-
 # -- the report --------------------------------------------------------------------------------------------------
 
 
@@ -449,7 +317,7 @@ def report(share: float = 1.0) -> Iterator[str]:
     halves = {"held out": [c for c in curves if c.held_out], "for tuning": [c for c in curves if not c.held_out]}
     yield "# How well batch time curves fit, and how good their splits are\n"
     yield "Command: `python benchmarks/curves.py`\n"
-    yield f"Machine: {machine('scipy', 'scikit-learn')}; one thread; other work ran on it.\n"
+    yield f"Machine: {machine('scipy')}; one thread; other work ran on it.\n"
     yield f"Real profiles, curves of {LEAST_POINTS} or more batches. Models fall into two halves by the first byte of"
     yield "the BLAKE2b hash of their name: odd is held out.\n"
     for name, half in halves.items():
@@ -460,8 +328,8 @@ def report(share: float = 1.0) -> Iterator[str]:
     yield "every source counts the same. Only ours and the lines are curves that the solver takes.\n"
     yield "*Near the batch* weights the others by how near they are to the one left out, which is known for a batch"
     yield "that is to be planned. The rules of our fit were chosen before the halves were made, with all profiles in"
-    yield "view; its constants were then tried again on the tuning half alone (below), and none was changed. The rivals"
-    yield "are as their libraries provide them; relative least squares is ours without floor and robustness.\n"
+    yield "view; its constants were then tried again on the tuning half alone, and none was changed. The rivals are as"
+    yield "their libraries provide them; relative least squares is ours without floor and robustness.\n"
     for name, half in halves.items():
         errors = left_out_errors(half)
         yield f"### Models {name}\n"
@@ -469,10 +337,7 @@ def report(share: float = 1.0) -> Iterator[str]:
         yield "\nThe smallest and the largest batch not left out (no extrapolation):\n"
         yield from error_table(errors[errors["inner"]])
         yield ""
-    yield "### Other constants, on the models for tuning\n"
-    yield "Near the batch; up to 30 curves of each source.\n"
-    yield from constants_table(halves["for tuning"])
-    yield "\n## Splits under measured times\n"
+    yield "## Splits under measured times\n"
     yield "Random fleets of 2 to 8 devices that ran the same model: gavel K80, P100, V100; zeus P100 and V100 under"
     yield "several power limits; flash two phones. How much longer than the best possible split, in per cent, when"
     yield "times are interpolated between measured batches. Fits saw all batches.\n"
@@ -487,29 +352,12 @@ def report(share: float = 1.0) -> Iterator[str]:
     yield "is level and any batch seems to cost the same; a Transformer on V100 whose time triples from 128 to 256"
     yield "samples, far from the equal share near which it was fitted; and phone layers whose times fall here and"
     yield "there as the batch grows.\n"
-    yield "## Fleets that drift\n"
-    yield "Such fleets of held-out models run 300 iterations while their devices slow down and recover. Mean time of an"
-    yield "iteration against sizes in proportion to the speed forecast by an EWMA of the same smoothing: mean over the"
-    yield "fleets / worst fleet. Negative is faster. *Slow at times*: 40% slower for 25 iterations in the mean."
-    yield "*As in the recorded jobs*: the speeds of recorded CPU workers under contention, over their median.\n"
-    yield from drift_table(list(random_mixes(whole["held out"], max(round(24 * share), 2), seed=5)))
     yield "\n## Curves of a GPU\n"
     yield "Five models on one NVIDIA H200 (`gpu_h200/curves.csv`), each size measured once: mean error of the fit to"
     yield "every second size on the others (*recorded*), and of a fit to those others themselves. Then the fitted"
     yield "curves are measured with the residuals of all five as the noise of a visit: once, and as `paceline profile`"
     yield "does, in up to 15 passes until half the 95% interval of each median is at most 3%.\n"
     yield from gpu_table()
-    yield "\n## Cost\n"
-    yield "Microseconds of one `observe` and one `predict`, best of 20.\n"
-    yield "| predictor | 32 workers | 1,000 workers |"
-    yield "| --- | --- | --- |"
-    for name, predictor, moving in (
-        ("EWMA", EWMA(), True),
-        ("BatchTime, batches stay", BatchTime(), False),
-        ("BatchTime, batches move", BatchTime(), True),
-    ):
-        cells = [f"{step_microseconds(predictor, workers, moving):.0f}" for workers in (32, 1000)]
-        yield f"| {name} | " + " | ".join(cells) + " |"
 
 
 def main() -> None:

@@ -39,17 +39,6 @@ PREDICTORS: dict[str, Callable[[Set], Predictor]] = {
 EQUAL, BARE, BALANCED = "equal", "bare", "balancer"
 COLUMNS = [EQUAL, *(f"{name}, {how}" for name in PREDICTORS for how in (BARE, BALANCED))]
 
-BEFORE = """\
-The rule before kept sizes within a dead-band of 4%, doubted gains that had not come true, and accepted forecasts as
-they were. The same command, run on that version, found the balancer more than 2% behind the bare split in 4 cases (at
-most 3.0%, EWMA on mixed) and behind equal batches in 5 (at most 45%, the last value on controlnet), and
-`Auto` level with every other column on 5 of 22 sets. Worse than then, through the balancer: the last value on
-syncswitch 24 (13.9 then), speed runs (13.6), walk (60.5), heated (31.6), mixed (53.0), misled (26.4), noexog (51.7) and
-cmdare k80 (3.6); EWMA on speed runs (11.7) and seasons (42.5). And sizes change twice as often, in 56 iterations of a
-hundred with `Auto` instead of 28: give `Policy(change_cost=...)` where a change takes time.
-"""
-"""What the page says of the rule that this one replaced, by which this program was first run."""
-
 
 @dataclass(frozen=True)
 class Found:
@@ -139,9 +128,7 @@ def page(found: list[Found], seconds: float) -> Iterator[str]:
         cells = [f"{100 * each.overhead[column]:.1f}" for column in COLUMNS]
         changes = f"{each.changes[f'Auto, {BALANCED}']:.0f}"
         yield f"| {each.data.name} | {each.data.role} | {' | '.join(cells)} | {changes} |"
-    yield "\n## Against the rule before\n"
-    yield BEFORE
-    yield "## The sets\n"
+    yield "\n## The sets\n"
     for each in found:
         yield f"- {each.data.name}: {each.data.about}; jobs: {each.of}."
 

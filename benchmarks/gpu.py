@@ -1,7 +1,7 @@
 """What the library does on a CUDA device, in one command: each part in a process of its own, with a time limit.
 
-Run as ``python benchmarks/gpu.py`` (``make gpu``). On a device it takes seven minutes and writes gpu.md, gpu.json
-and gpu_curves.csv beside this file, or into ``--out``. Without one, the same code runs on a stand-in for streams and
+Run as ``python benchmarks/gpu.py`` (``make gpu``). On a device it takes four minutes and writes gpu.md and gpu.json
+beside this file, or into ``--out``. Without one, the same code runs on a stand-in for streams and
 events, and what it could not run is listed. ``--part NAME`` runs one part alone.
 """
 
@@ -25,10 +25,8 @@ FOLDER = HERE / "gpu_parts"
 
 PARTS = {
     "training_loops": (150, "Training loops under NCCL, two ranks on one card"),
-    "item_cost": (100, "Samples that cost the ranks different times"),
     "event_clocks": (45, "Event clocks against a busy loop of known length"),
     "added_time": (45, "Time that balancing adds to a step"),
-    "step_curves": (170, "Batch time curves"),
     "device_fits": (60, "Networks fitted on the device and on the CPU"),
     "recording": (60, "A job recorded without a change"),
 }
@@ -105,7 +103,7 @@ def main() -> int:
             state = "FAILED" if found[-1].get("failed") else "passed"
             print(f"{part}: {state} in {found[-1]['seconds']:.0f} s\n\n{_text(found[-1])}\n", flush=True)
             if any(one.get("device", {}).get("real") for one in found):
-                _write(found, Path(folder), options.out)
+                _write(found, options.out)
     failed = [one["part"] for one in found if one.get("failed")]
     if not any(one.get("device", {}).get("real") for one in found):
         left = [sentence for one in found for sentence in one.get("left_out", [])]
@@ -115,13 +113,11 @@ def main() -> int:
     return bool(failed)
 
 
-def _write(found: Sequence[Found], folder: Path, out: Path) -> None:
+def _write(found: Sequence[Found], out: Path) -> None:
     """Write the page and its data: after each part, so that a run cut short leaves what it found."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "gpu.md").write_text(page(found))
     (out / "gpu.json").write_text(json.dumps(list(found), indent=1) + "\n")
-    if (curves := folder / "gpu_curves.csv").exists():
-        (out / "gpu_curves.csv").write_bytes(curves.read_bytes())
 
 
 if __name__ == "__main__":

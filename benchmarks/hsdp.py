@@ -7,14 +7,12 @@ Four ranks are two replicas of two shards. One rank is half as fast, and with it
 
 from __future__ import annotations
 
-import multiprocessing
-import tempfile
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 from machine import machine
+from ranks import run_ranks
 
 from paceline.coordinator import Policy
 from paceline.predictors import Auto, Forecast
@@ -82,15 +80,10 @@ class Job:
         self.seconds.append((time.perf_counter() - began) / BLOCK)
 
 
-def rank_of(rank: int, store: str, put) -> None:
+def compete(rank: int, put) -> None:
     """Train every way in turns; the first rank reports."""
-    import torch
-    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    torch.set_num_threads(1)
-    wait = timedelta(seconds=120)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=4, timeout=wait)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     jobs = [Job(counts, rank, mesh) for counts in WAYS.values()]
     for turn in range(TURNS):
@@ -98,21 +91,11 @@ def rank_of(rank: int, store: str, put) -> None:
             job.turn()
     if rank == 0:
         put([(job.seconds, job.counts) for job in jobs])
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def main() -> None:
     """Run all, and write the page."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=rank_of, args=(rank, f"{folder}/store", queue.put)) for rank in range(4)]
-        for one in ranks:
-            one.start()
-        found = queue.get(timeout=300)
-        for one in ranks:
-            one.join()
+    (found,) = run_ranks(4, compete, answers=1)
     seconds = np.array([seconds[SKIPPED:] for seconds, _ in found])
     equal, *fixed, balanced = seconds.mean(axis=1)
     best = min(fixed)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from live_worlds import Job, World, joined, random_world
+from live_worlds import Job, World, random_world
 from machine import machine
+from ranks import run_ranks
 
 WORLDS = 48
-SCHEME = "auto"
 BLOCK = 50
 """Iterations of a training before the other has its turn; the first block is left out of the share of the gain."""
 
@@ -43,25 +42,22 @@ WORTH = 0.03
 """Least gain of the oracle, as a share of the time of equal batches, whose share is counted."""
 
 
-def rank_of(
-    rank: int, store: str, worlds: Sequence[World], scheme: str, tell: Callable[[dict[str, Any]], None]
-) -> None:
+def compete(rank: int, put: Callable[[dict[str, Any]], None], worlds: Sequence[World]) -> None:
     """Train in all worlds, plain and attached in turns; the first rank tells what came."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    with joined(rank, store):
-        for world in worlds:
-            jobs = [Job(world, rank), Job(world, rank, scheme)]
-            for job in jobs:
-                job.start()
-            for turn in range(world.iterations // BLOCK):
-                for job in jobs if turn % 2 else jobs[::-1]:
-                    job.train(BLOCK)
-            for job in jobs:
-                job.close()
-            if rank == 0:
-                tell(row(world, *jobs))
+    for world in worlds:
+        jobs = [Job(world, rank, attached=False), Job(world, rank, attached=True)]
+        for job in jobs:
+            job.step()  # not measured: loading processes start, and what is imported late is imported
+        for turn in range(world.iterations // BLOCK):
+            for job in jobs if turn % 2 else jobs[::-1]:
+                job.train(BLOCK)
+        for job in jobs:
+            job.close()
+        if rank == 0:
+            put(row(world, *jobs))
 
 
 def row(world: World, plain: Job, attached: Job) -> dict[str, Any]:
@@ -69,38 +65,18 @@ def row(world: World, plain: Job, attached: Job) -> dict[str, Any]:
     sizes_TW = np.array(attached.sizes_TW)
     equal_T, taken_T, oracle_T = world.equal(), world.seconds(sizes_TW), world.oracle()
     possible, gained = (1 - float(each_T[BLOCK:].sum() / equal_T[BLOCK:].sum()) for each_T in (oracle_T, taken_T))
-    clock_T = np.array(attached.wall_seconds) / np.array(plain.wall_seconds)
     later_TW = sizes_TW[BLOCK:]
     return {
-        **world.named(),
+        **asdict(world),
         "possible": round(possible, 4),
         "gained": round(gained, 4),
         "imposed": round(float(taken_T.sum() / equal_T.sum()), 4),
         "clock": round(sum(attached.wall_seconds) / sum(plain.wall_seconds), 4),
         "plain_adds": round(1e3 * float(sum(plain.wall_seconds) - equal_T.sum()) / len(equal_T), 2),
         "attached_adds": round(1e3 * float(sum(attached.wall_seconds) - taken_T.sum()) / len(equal_T), 2),
-        "clock_spread": round(float(np.ptp(clock_T)), 3),
         "changes": int((later_TW[1:] != later_TW[:-1]).any(axis=1).sum()),
-        "smallest": int(later_TW.min()),
         "last": sizes_TW[-1].tolist(),
     }
-
-
-def live(worlds: Sequence[World], scheme: str = SCHEME) -> Iterator[dict[str, Any]]:
-    """Yield what came of each of these worlds, in one job of two ranks."""
-    context = multiprocessing.get_context("spawn")
-    answers: Any = context.Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            context.Process(target=rank_of, args=(rank, f"{folder}/store", worlds, scheme, answers.put))
-            for rank in range(2)
-        ]
-        for process in ranks:
-            process.start()
-        for _ in worlds:
-            yield answers.get(timeout=120)  # a rank that has failed has printed why
-        for process in ranks:
-            process.join()
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
@@ -133,10 +109,8 @@ def steady(one: dict[str, Any]) -> bool:
 def page(rows: list[dict[str, Any]]) -> str:
     """Return the page."""
     slower = [one for one in rows if one["imposed"] > SLOWER]
-    missed = [
-        one for one in rows if steady(one) and one["possible"] >= WORTH and one["gained"] < GAINED * one["possible"]
-    ]
     steady_worth = [one for one in rows if steady(one) and one["possible"] >= WORTH]
+    missed = [one for one in steady_worth if one["gained"] < GAINED * one["possible"]]
     names = ("place", "fixed_place", "work", "slow", "slower", "fixed", "change", "pause", "processes")
     listed = "\n".join(
         f"| {one['seed']} | {', '.join(f'{name} {one[name]}' for name in names)} | {one['imposed']:.3f} | "
@@ -185,16 +159,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int)
-    parser.add_argument("--scheme", default=SCHEME)
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"
     if asked.page:
         rows = [json.loads(line) for line in asked.page.read_text(encoding="utf-8").splitlines()]
     else:
         worlds = [random_world(seed) for seed in range(asked.first, asked.first + (asked.count or WORLDS))]
         rows = []
-        for one in live(worlds, asked.scheme):
+        for one in run_ranks(2, compete, worlds, answers=len(worlds)):
             rows.append(one)
             print(json.dumps(one), flush=True)
     if asked.page or not asked.count:

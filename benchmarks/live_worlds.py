@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -134,10 +132,6 @@ class World:
         seconds_XT = np.stack([self.seconds(sizes_TW) for sizes_TW in every])
         return seconds_XT[seconds_XT.sum(axis=1).argmin()] if self.steady else seconds_XT.min(axis=0)
 
-    def named(self) -> dict[str, Any]:
-        """Return the world's properties."""
-        return asdict(self)
-
 
 def random_world(seed: int) -> World:
     """Return a world drawn at random; the same for the same seed."""
@@ -202,96 +196,46 @@ class Worker:
             self._rest -= 1
 
 
-@contextmanager
-def joined(rank: int, store: str) -> Iterator[None]:
-    """Join the other rank, on one thread, and leave when both are done."""
-    import torch
-    import torch.distributed as dist
+class Training:
+    """A training of two ranks, plain with equal batches or attached; `spend` says what time is spent in its loop.
 
-    torch.set_num_threads(1)
-    timeout = timedelta(seconds=120)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timeout)
-    yield
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-class Job:
-    """A training in a world: plain with equal batches, or attached with a predictor's name.
-
-    Attributes
-    ----------
-    sizes_TW
-        Sizes of every iteration so far.
-    wall_seconds
-        What every call of :meth:`train` took.
+    It is called in each place: ``item`` (a sample's ``__getitem__``), ``body``, ``forward``, ``backward``,
+    ``optimizer`` and ``metrics``, with the samples that are there.
     """
 
-    def __init__(self, world: World, rank: int, scheme: str = "equal") -> None:
+    def __init__(self, rank: int, share: int, samples: int, *, attached: bool, processes: int = 0) -> None:
         import torch
         from torch.nn.parallel import DistributedDataParallel
         from torch.utils.data import DataLoader, DistributedSampler
 
         torch.manual_seed(0)
-        self.world, self.rank, self.iteration = world, rank, 0
-        self.sizes_TW: list[list[int]] = []
-        self.wall_seconds: list[float] = []
-        self.worker = Worker(world.work)
-        self.sample_T, self.fixed_T = (costs_TW[:, rank].tolist() for costs_TW in world.costs())
-        self.pause_T = world.pauses()[:, rank].tolist()
-        self.model = DistributedDataParallel(_network(self))
+        self.model = DistributedDataParallel(_network(self.spend))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        data = _dataset(self, 2 * world.share * (1 + world.iterations))
-        options: dict[str, Any] = {}
-        if world.processes:
-            options = {"num_workers": world.processes, "multiprocessing_context": "fork"}
+        data = _dataset(self.spend, samples)
+        options = {"num_workers": processes, "multiprocessing_context": "fork"} if processes else {}
         self.balance: Any = None
-        if scheme == "equal":
-            sampler: Any = DistributedSampler(data, 2, rank)
-            self.loader: Any = DataLoader(data, world.share, sampler=sampler, **options)
-        else:
-            from paceline.predictors import named
+        if attached:
             from paceline.torch import BalancedLoader, attach
 
-            self.loader = BalancedLoader(data, 2 * world.share, **options)
-            self.balance = attach(self.model, self.loader, predictor=named(scheme))
-        self.batches = iter(self.loader)
+            self.loader: Any = BalancedLoader(data, 2 * share, **options)
+            self.balance = attach(self.model, self.loader)
+        else:
+            sampler: Any = DistributedSampler(data, 2, rank)
+            self.loader = DataLoader(data, share, sampler=sampler, **options)
+        self._batches: Any = self._forever()
 
-    def spend(self, place: str, samples: int = 0) -> None:
+    def spend(self, place: str, samples: int) -> None:
         """Spend what is due at this place of the loop."""
-        world = self.world
-        seconds = samples * self.sample_T[self.iteration] if place == world.place else 0.0
-        if place == world.fixed_place:
-            seconds += self.fixed_T[self.iteration]
-        if seconds:
-            self.worker.spend(seconds)
+        raise NotImplementedError
 
-    def start(self) -> None:
-        """Train one iteration that is not measured: loading processes start, and what is imported late is imported."""
-        self._step()
-
-    def train(self, iterations: int) -> None:
-        """Train for so many iterations, which the ranks begin together."""
-        import torch.distributed as dist
-
-        dist.barrier()
-        began = time.perf_counter()
-        for _ in range(iterations):
-            self._step()
-            self.sizes_TW.append(self.loader.batch_sizes.tolist() if self.balance else [self.world.share] * 2)
-            if self.pause_T[self.iteration]:
-                self.worker.spend(self.pause_T[self.iteration])
-            self.iteration = min(self.iteration + 1, self.world.iterations - 1)
-        dist.barrier()
-        self.wall_seconds.append(time.perf_counter() - began)
-
-    def _step(self) -> None:
-        inputs = next(self.batches)
+    def step(self) -> None:
+        """Train one iteration."""
+        inputs = next(self._batches)
         self.spend("body", len(inputs))
         loss = self.model(inputs).square().mean()
         self.optimizer.zero_grad()
         loss.backward()
-        self.spend("optimizer")
+        self.spend("optimizer", len(inputs))
         self.optimizer.step()
         self.spend("metrics", len(inputs))
 
@@ -301,14 +245,61 @@ class Job:
             self.balance.close()
         # The dataset refers to this job: a loader that were left to the garbage collector would end its processes, for
         # which torch waits five seconds each, in the middle of the next world.
-        self.batches = self.loader = self.balance = None
+        self._batches = self.loader = self.balance = None
+
+    def _forever(self) -> Iterator[Any]:
+        while True:
+            yield from self.loader
 
 
-def _dataset(job: Job, samples: int) -> Any:
-    """Return a dataset whose samples take time to load."""
+class Job(Training):
+    """A training in a world.
+
+    Attributes
+    ----------
+    sizes_TW
+        Sizes of every iteration so far.
+    wall_seconds
+        What every call of :meth:`train` took.
+    """
+
+    def __init__(self, world: World, rank: int, *, attached: bool) -> None:
+        self.world, self.iteration = world, 0
+        self.sizes_TW: list[list[int]] = []
+        self.wall_seconds: list[float] = []
+        self.worker = Worker(world.work)
+        self.sample_T, self.fixed_T = (costs_TW[:, rank].tolist() for costs_TW in world.costs())
+        self.pause_T = world.pauses()[:, rank].tolist()
+        samples = 2 * world.share * (1 + world.iterations)
+        super().__init__(rank, world.share, samples, attached=attached, processes=world.processes)
+
+    def spend(self, place: str, samples: int) -> None:
+        """Spend what is due at this place of the loop."""
+        seconds = samples * self.sample_T[self.iteration] if place == self.world.place else 0.0
+        if place == self.world.fixed_place:
+            seconds += self.fixed_T[self.iteration]
+        if seconds:
+            self.worker.spend(seconds)
+
+    def train(self, iterations: int) -> None:
+        """Train for so many iterations, which the ranks begin together."""
+        import torch.distributed as dist
+
+        dist.barrier()
+        began = time.perf_counter()
+        for _ in range(iterations):
+            self.step()
+            self.sizes_TW.append(self.loader.batch_sizes.tolist() if self.balance else [self.world.share] * 2)
+            if self.pause_T[self.iteration]:
+                self.worker.spend(self.pause_T[self.iteration])
+            self.iteration = min(self.iteration + 1, self.world.iterations - 1)
+        dist.barrier()
+        self.wall_seconds.append(time.perf_counter() - began)
+
+
+def _dataset(spend: Callable[[str, int], None], samples: int) -> Any:
+    """Return a dataset whose samples may take time to load."""
     import torch
-
-    world, loaded_ahead = job.world, job.world.processes > 0
 
     class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
         inputs = torch.randn(256, FEATURES)
@@ -317,15 +308,14 @@ def _dataset(job: Job, samples: int) -> Any:
             return samples
 
         def __getitem__(self, number: int) -> Any:
-            if world.place == "item":
-                job.worker.spend(job.sample_T[0 if loaded_ahead else job.iteration])
+            spend("item", 1)
             return self.inputs[number % 256]
 
     return Samples()
 
 
-def _network(job: Job) -> Any:
-    """Return a small network whose passes take time."""
+def _network(spend: Callable[[str, int], None]) -> Any:
+    """Return a small network whose passes may take time."""
     import torch
 
     class InBackward(torch.autograd.Function):
@@ -336,7 +326,7 @@ def _network(job: Job) -> Any:
 
         @staticmethod
         def backward(context: Any, gradients: Any) -> Any:
-            job.spend("backward", context.samples)
+            spend("backward", context.samples)
             return gradients
 
     class Network(torch.nn.Module):
@@ -345,7 +335,7 @@ def _network(job: Job) -> Any:
             self.layers = torch.nn.Sequential(torch.nn.Linear(FEATURES, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 
         def forward(self, inputs: Any) -> Any:
-            job.spend("forward", len(inputs))
+            spend("forward", len(inputs))
             return InBackward.apply(self.layers(inputs))
 
     return Network()

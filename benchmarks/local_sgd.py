@@ -8,14 +8,12 @@ longer for every sample, and both have a fixed part in every step. Ways take tur
 
 from __future__ import annotations
 
-import multiprocessing
-import tempfile
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 from machine import machine
+from ranks import run_ranks
 
 WAYS = ("equal steps", "steps by speed", "DiLoCo, equal steps", "DiLoCo, steps by speed", "balanced at every step")
 SEEDS, EPOCHS = 4, 6
@@ -84,35 +82,19 @@ def train(rank: int, way: str, seed: int) -> tuple[float, float, list[int]]:
     return loss, seconds, sizes
 
 
-def rank_of(rank: int, store: str, put) -> None:
+def compete(rank: int, put) -> None:
     """Train every way with every seed; the first rank reports."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=120)
-    )
     for seed in range(SEEDS):
         for place in range(len(WAYS)):
             way = WAYS[(place + seed) % len(WAYS)]
             result = train(rank, way, seed)
             if rank == 0:
                 put((way, *result))
-    dist.destroy_process_group()
 
 
 def main() -> None:
     """Run all, and write the page."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=rank_of, args=(rank, f"{folder}/store", queue.put)) for rank in (0, 1)]
-        for one in ranks:
-            one.start()
-        rows = [queue.get(timeout=300) for _ in range(SEEDS * len(WAYS))]
-        for one in ranks:
-            one.join()
+    rows = list(run_ranks(2, compete, answers=SEEDS * len(WAYS)))
     base = np.mean([seconds for way, _, seconds, _ in rows if way == WAYS[0]])
     table = []
     for way in WAYS:

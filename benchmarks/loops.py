@@ -179,6 +179,71 @@ def read(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
+FINE = ("exact", "warned", "refused")
+VERDICTS = (*FINE, "SILENT", "hang", "refused on one rank", "crash or hang", "not comparable")
+
+PAGE = """# Random loops
+
+A loop is composed of parts at random, each but the kind of loss with a chance of one fifth, trained on balanced batches
+in float64, and compared with one process that trains on the same global batches. It is *exact* if all parameters agree
+to 1e-9; *warned* if they do not and a rank has warned; *refused* if every rank ends with an error, of ours or of torch.
+*Silent* is a difference without a word: such a loop is made plain part by part as long as it stays silent, and its
+least form is listed. A hang or a crash is noted, and the search goes on with new ranks.
+
+The table comes from `python benchmarks/loops.py --ranks 2 --loops N --seed S --out F` and `--page F ...`, here of
+{runs}.
+A refused loop is run again with the lines that its refusals print.
+`tests/loops/composed.py` composes the loops, and lists their parts; `make soak` runs 360 others.
+
+## Verdicts
+
+{verdicts}
+
+{worst}{again}## Covered, and not
+
+The parts in `tests/loops/composed.py` are covered, in any combination that makes sense. Not covered here: sharded
+models, compiled models, complex and sparse parameters, streams, budgets of tokens, losses over gathered rows, resuming,
+communication hooks, GPUs, and what `docs/reference/loops.md` lists under "What cannot be seen". The table of shapes
+there has most of them.
+"""
+
+AGAIN = """These seeds were not fine when they were first run, and were run again; the tables have the last verdict.
+Where the cause was in the library, it was mended in between. A lost connection that did not come back when the same
+loops ran once more, in the same order, has no known cause.
+
+{lines}
+
+"""
+
+
+def page(found: list[dict[str, Any]]) -> str:
+    """Return the page about these loops: of a seed that was run several times, the last counts."""
+    runs: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for one in found:
+        runs.setdefault((one["ranks"], one["seed"]), []).append(one)
+    last = [tries[-1] for tries in runs.values()]
+    ranks = sorted({one["ranks"] for one in last})
+    counts = Counter((one["ranks"], one["verdict"]) for one in last)
+    seen = [each for each in VERDICTS if each in VERDICTS[:5] or any(counts[rank, each] for rank in ranks)]
+    rows = [["ranks", *seen], ["---"] * (len(seen) + 1)]
+    rows += [[str(rank), *(str(counts[rank, verdict]) for verdict in seen)] for rank in ranks]
+    silent = [f"- seed {one['seed']}, {one['ranks']} ranks: {one['smallest']}" for one in last if one.get("smallest")]
+    again = [_again(tries) for tries in runs.values() if tries[0]["verdict"] not in FINE and len(tries) > 1]
+    return PAGE.format(
+        runs=", ".join(f"{rank} ranks: {sum(one['ranks'] == rank for one in last)} loops" for rank in ranks),
+        verdicts="\n".join(f"| {' | '.join(row)} |" for row in rows),
+        worst="Silent, in their least form:\n\n" + "\n".join(silent) + "\n\n" if silent else "",
+        again=AGAIN.format(lines="\n".join(again)) if again else "",
+    )
+
+
+def _again(tries: list[dict[str, Any]]) -> str:
+    """Return the line of a seed that was run several times."""
+    first, last = tries[0], tries[-1]
+    about = f" (in its least form {first['smallest']})" if first.get("smallest") else ""
+    return f"- seed {first['seed']}, {first['ranks']} ranks: {first['verdict']}{about}, then {last['verdict']}"
+
+
 def main() -> None:
     """Search, or write the page."""
     if sys.argv[1:2] == ["--inside"]:
@@ -199,8 +264,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("loops.jsonl"))
     arguments = parser.parse_args()
     if arguments.page:
-        from loops_page import page
-
         (HERE / "loops.md").write_text(page([found for path in arguments.page for found in read(path)]))
         return
     search(

@@ -10,9 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import os
-import statistics
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -323,53 +321,6 @@ def gaps() -> Iterator[str]:
             )
 
 
-def idle_tokens() -> Iterator[str]:
-    """Yield the share of all micro-batches' room that holds no token, at mixed speeds."""
-    yield f"| lengths | {' | '.join(PACKED)} | ours, equal counts | ours, free counts |"
-    yield "| --- " * (3 + len(PACKED)) + "|"
-    for name, draw in LENGTHS.items():
-        chance = np.random.default_rng(0)
-        speed_W = SPEEDS["8 mixed"](chance)
-        length_N = draw(512, chance)
-        plans = [rule(length_N, len(speed_W)) for rule in PACKED.values()]
-        plans += [ours(length_N, speed_W, mode, padded=False)[0] for mode in ("equal", None)]
-        cells = [f"{1 - length_N.sum() / (CAP * sum(map(len, plan))):.1%}" for plan in plans]
-        yield f"| {name} | {' | '.join(cells)} |"
-
-
-def timed() -> Iterator[str]:
-    """Yield the processor time of each plan."""
-    rules: dict[str, Callable[[Array, Array], object]] = {
-        "ours, equal counts": lambda length_N, speed_W: pack(
-            length_N, cap=CAP, speeds=speed_W, micro_batches="equal", cost=COST
-        ),
-        "ours, free counts": lambda length_N, speed_W: pack(length_N, cap=CAP, speeds=speed_W, cost=COST),
-        "ours, lockstep": lambda length_N, speed_W: pack(
-            length_N, cap=CAP, speeds=speed_W, micro_batches="lockstep", cost=COST
-        ),
-    }
-    for name in ("verl", "prime-rl", "first-fit"):
-        rules[name] = lambda length_N, speed_W, rule=PACKED[name]: rule(length_N, len(speed_W))  # type: ignore[misc]
-    yield f"| samples | ranks | {' | '.join(rules)} |"
-    yield "| --- " * (2 + len(rules)) + "|"
-    for samples, ranks in ((512, 8), (4096, 64), (4096, 256)):
-        chance = np.random.default_rng(ranks)
-        length_N, speed_W = LENGTHS["chat"](samples, chance), chance.uniform(0.6, 1, ranks)
-        cells = []
-        for rule in rules.values():
-            taken = []
-            for _ in range(3):
-                began = time.process_time()
-                rule(length_N, speed_W)
-                taken.append(1e3 * (time.process_time() - began))
-            cells.append(f"{statistics.median(taken):.0f} ms")
-        yield f"| {samples:,} | {ranks} | {' | '.join(cells)} |"
-
-
-def paragraph(text: str) -> str:
-    return textwrap.fill(text, 120, break_on_hyphens=False) + "\n"
-
-
 def report() -> Iterator[str]:
     packed, lockstep = list(compared(padded=False)), list(compared(padded=False, lockstep=True))
     padded, bounds = list(compared(padded=True)), list(gaps())
@@ -378,45 +329,36 @@ def report() -> Iterator[str]:
         yield f"**Missed**: {'; '.join(MISSED)}.\n"
     yield "Command: `python benchmarks/pack.py`\n"
     yield f"Machine: {machine()}; one thread; other work ran on it, so times are of the processor.\n"
-    yield paragraph(
-        f"A micro-batch holds at most {CAP:,} tokens. A sample of n tokens costs n + n^2 / {CAP:,}, a "
-        f"micro-batch {COST.micro_batch:g} more. A global batch has 64 samples a rank; means over {DRAWS} "
-        "draws. Every figure is the time of the step over a lower bound, which knows the speeds: 1.000 "
-        "cannot be beaten. The bound is for equal numbers of micro-batches on all ranks, which all other "
-        f"rules make; free counts have a bound of their own. Times that differ by less than {TIE:.1%} "
-        "count as equal."
-    )
-    yield paragraph(
-        "Lengths are drawn to resemble kinds of data sets; only the last reads real texts. *Short "
-        "answers*: log-normal around 220 (sigma .45). *Chat*: log-normal around 600 (sigma 1). "
-        "*Rollouts*: 400 plus a gamma of mean 2,990 (shape 1.3), cut at the cap as generation would be. "
-        "*Documents*: Pareto (alpha 1.1) from 64. *Source code*: the functions of Python's own library, "
-        "in words. *Random* speeds lie evenly between .6 and 1."
-    )
-    yield paragraph(
-        "The others' rules are written by us after their descriptions: verl's two levels of "
-        "Karmarkar-Karp; prime-rl's first fit, halving, Karmarkar-Karp and swaps; first fit decreasing, "
-        "given out in turn; Megatron's next fit in the order of the data; lengths sorted and given out in "
-        "turn; and, padded, transformers' `batch_rebalance`. All of them know the true costs; none takes "
-        "speeds."
-    )
+    cap, own, n = f"{CAP:,}", f"{COST.micro_batch:g}", DRAWS
+    yield f"""\
+A micro-batch holds at most {cap} tokens. A sample of n tokens costs n + n^2 / {cap}, a micro-batch {own} more. A global
+batch has 64 samples a rank; means over {n} draws. Every figure is the time of the step over a lower bound, which knows
+the speeds: 1.000 cannot be beaten. The bound is for equal numbers of micro-batches on all ranks, which all other rules
+make; free counts have a bound of their own. Times that differ by less than {TIE:.1%} count as equal.
+
+Lengths are drawn to resemble kinds of data sets; only the last reads real texts. *Short answers*: log-normal around 220
+(sigma .45). *Chat*: log-normal around 600 (sigma 1). *Rollouts*: 400 plus a gamma of mean 2,990 (shape 1.3), cut at the
+cap as generation would be. *Documents*: Pareto (alpha 1.1) from 64. *Source code*: the functions of Python's own
+library, in words. *Random* speeds lie evenly between .6 and 1.
+
+The others' rules are written by us after their descriptions: verl's two levels of Karmarkar-Karp; prime-rl's first fit,
+halving, Karmarkar-Karp and swaps; first fit decreasing, given out in turn; Megatron's next fit in the order of the
+data; lengths sorted and given out in turn; and, padded, transformers' `batch_rebalance`. All of them know the true
+costs; none takes speeds.
+"""
     yield "## Time of the slowest rank\n"
     yield from packed
     yield "\n## Ranks that wait after every micro-batch\n"
-    yield paragraph(
-        "As FSDP's all-gathers make them: the sum of the longest of each round of micro-batches, each "
-        'rank\'s in falling order. Ours is `micro_batches="lockstep"`, which aims at it; none of the others does. '
-        "The bound is the same, so it is not tight here."
-    )
+    yield """\
+As FSDP's all-gathers make them: the sum of the longest of each round of micro-batches, each rank's in falling order.
+Ours is `micro_batches="lockstep"`, which aims at it; none of the others does. The bound is the same, so it is not tight
+here.
+"""
     yield from lockstep
     yield "\n## Padded micro-batches\n"
     yield from padded
     yield "\n## Gap to the bound, and time to plan\n"
     yield from bounds
-    yield "\n## Idle tokens\n\nShare of the room of all micro-batches that stays empty, on 8 ranks of mixed speed.\n"
-    yield from idle_tokens()
-    yield "\n## Time to plan, others\n"
-    yield from timed()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What packing by cost and speed gains in a real training: a small language model, two ranks, turns of one run.
 
 python benchmarks/pack_live.py          # about ten minutes on an idle machine; writes pack_live.md
-python benchmarks/pack_live.py --short  # a quarter of the rounds, for a machine with other work
 python benchmarks/pack_live.py --quick  # a minute; prints only
 
 Axis: W ranks.
@@ -13,10 +12,9 @@ import math
 import os
 import random
 import sys
-import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +23,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from machine import machine
+from ranks import run_ranks
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
-from work_live import spread
-from work_rank import WORDS, texts
+from work_live import WORDS, spread, texts
 
 from paceline.lab.processes import Place, quota_place
 
 QUICK = "--quick" in sys.argv
-SHORT = "--short" in sys.argv
-ROUNDS, STEPS, WARM_UP = (2, 5, 10) if QUICK else (6, 8, 25) if SHORT else (25, 8, 50)
+ROUNDS, STEPS, WARM_UP = (2, 5, 10) if QUICK else (25, 8, 50)
 """Rounds, in each of which every scheme has a turn of so many steps; and steps of each scheme before them.
 
-All of the long run are eight times the 25 steps whose samples transformers' sampler sorts at once.
+All are eight times the 25 steps whose samples transformers' sampler sorts at once.
 """
 
 GLOBAL_BATCH, SAMPLES = 64, 4800
@@ -179,38 +176,6 @@ class Contestant:
                 yield
 
 
-def distance(data: list[torch.Tensor], rank: int) -> float:
-    """Return how far packed training, in float64, is from one process on the global batches after sixteen steps."""
-    from paceline.torch import BalancedLoader, Costs, Flatten, attach
-
-    costs = Costs(lengths=[len(text) for text in data], cap=CAP)
-    packed, alone = DistributedDataParallel(Model(16).double()), Model(16).double()
-    collate = Flatten(cu_seqlens=True, shift=True)
-    loader = BalancedLoader(data, GLOBAL_BATCH, costs=costs, pack=True, collate_fn=collate)
-    balance, steps = attach(packed, loader), 0
-    optimizer = torch.optim.SGD(packed.parameters(), lr=0.1)
-    for batch in loader:
-        with balance.accumulating():
-            loss, terms = mean_loss(packed, batch)
-            time.sleep(1e-5 * batch["input_ids"].numel() * (1 + rank))
-            balance.scale(loss, terms).backward()
-        if loader.step_ends:
-            optimizer.step()
-            optimizer.zero_grad()
-            steps += 1
-            if steps == 16:
-                break
-    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
-    whole = BalancedLoader(data, GLOBAL_BATCH, rank=0, world_size=1, collate_fn=collate)
-    for _, batch in zip(range(16), whole, strict=False):
-        mean_loss(alone, batch)[0].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    balance.close()
-    pairs = zip(packed.module.parameters(), alone.parameters(), strict=True)
-    return max(float((one - other).detach().abs().max()) for one, other in pairs)
-
-
 def compete(data: list[torch.Tensor], rank: int, world: str, factor: float) -> list[tuple[str, float, float]]:
     """Return each turn's scheme, its tokens of both ranks per second, and a rank's CPU seconds per token of its own."""
     contestants = {scheme: Contestant(scheme, data, rank, world, factor) for scheme in SCHEMES}
@@ -235,25 +200,20 @@ def compete(data: list[torch.Tensor], rank: int, world: str, factor: float) -> l
     return rates
 
 
-def rank_main(rank: int, folder: str, place: Place | None) -> None:
+def train(rank: int, put: Callable[[dict[str, Any]], None], place: Place | None) -> None:
     """Run one rank; the second one ends in a place with a quota, if there is one."""
     os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="A further model")  # each scheme has one
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     data = random.Random(0).sample(texts(WORDS, LONGEST, SHORTEST), SAMPLES)
-    result: dict[str, Any] = {"distance": distance(data, rank)}
-    for world in WORLDS:
-        for name, factor in SLOWED.items():
-            result[f"{world}, {name}"] = compete(data, rank, world, factor)
+    result = {
+        f"{world}, {name}": compete(data, rank, world, factor) for world in WORLDS for name, factor in SLOWED.items()
+    }
     if place is not None:
         if rank:
             place.enter()
         result[QUOTA] = compete(data, rank, "computing", 1.0)
     if rank == 0:
-        torch.save(result, f"{folder}/result")
-    dist.destroy_process_group()
+        put(result)
 
 
 ABOUT = f"""Two ranks train a small causal language model on functions of Python's library, cut at {LONGEST:,} words;
@@ -268,6 +228,8 @@ round: geometric means with the half-width of their 95% confidence interval.
 - *pack*: `pack=True` as it is."""
 
 
+LINES = "\n"
+
 BUSY = """
 A slow rank in *computing* sleeps by its CPU time. Where other work runs, as the load average shows, computing takes
 longer than that, so such a rank is less than twice as slow, and times vary more. With *half a core* the second rank
@@ -275,25 +237,7 @@ computes under a quota of a control group."""
 
 
 def page(result: dict[str, Any], about: str) -> str:
-    lines = [
-        "# Packing, live",
-        "",
-        f"Command: `python benchmarks/pack_live.py{' --short' if SHORT else ''}`",
-        "",
-        about,
-        "",
-        ABOUT,
-        "",
-    ]
-    lines += [f"- *{world}*: {sentence}." for world, sentence in WORLDS.items()]
-    lines += [BUSY]
-    far = f"{result.pop('distance'):.0e}"
-    lines += ["", f"Tokens weigh alike: after sixteen steps in float64, packed for unequal ranks, parameters are {far}"]
-    lines += ["from those of one process on the global batches.", ""]
-    rivals = SCHEMES[:-1]
-    lines += ["| setting | " + " | ".join(f"*pack* over *{one}*" for one in rivals) + " |"]
-    lines += ["| --- |" + " --- |" * len(rivals)]
-    behind, level = [], []
+    rivals, behind, level, ratios, costs = SCHEMES[:-1], [], [], [], []
     for name, turns in result.items():
         rates = {scheme: np.array([rate for own, rate, _ in turns if own == scheme]) for scheme in SCHEMES}
         cells = []
@@ -302,28 +246,40 @@ def page(result: dict[str, Any], about: str) -> str:
             cells.append(f"{math.exp(mean):.2f} ± {math.exp(mean) * half:.2f}")
             if mean <= half:
                 (behind if mean < -half else level).append(f"{rival} in *{name}*")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "Microseconds of a core for each token, medians: computing, loading and planning, whatever else runs.",
-        "",
-    ]
-    lines += ["| setting | " + " | ".join(SCHEMES) + " |", "| --- |" + " --- |" * len(SCHEMES)]
-    for name, turns in result.items():
-        costs = [np.median([cpu for own, _, cpu in turns if own == scheme]) for scheme in SCHEMES]
-        lines.append(f"| {name} | " + " | ".join(f"{1e6 * cost:.1f}" for cost in costs) + " |")
-    lines += ["", "Behind: " + ("; ".join(behind) or "no scheme") + "."]
-    lines += ["", "Not told apart from: " + ("; ".join(level) or "no scheme") + "."]
-    return "\n".join([*lines, ""])
+        ratios.append(f"| {name} | {' | '.join(cells)} |")
+        of_cpu = [np.median([cpu for own, _, cpu in turns if own == scheme]) for scheme in SCHEMES]
+        costs.append(f"| {name} | {' | '.join(f'{1e6 * cost:.1f}' for cost in of_cpu)} |")
+    return f"""# Packing, live
+
+Command: `python benchmarks/pack_live.py`
+
+{about}
+
+{ABOUT}
+
+{LINES.join(f"- *{world}*: {sentence}." for world, sentence in WORLDS.items())}
+{BUSY}
+
+| setting | {" | ".join(f"*pack* over *{one}*" for one in rivals)} |
+| --- |{" --- |" * len(rivals)}
+{LINES.join(ratios)}
+
+Microseconds of a core for each token, medians: computing, loading and planning, whatever else runs.
+
+| setting | {" | ".join(SCHEMES)} |
+| --- |{" --- |" * len(SCHEMES)}
+{LINES.join(costs)}
+
+Behind: {"; ".join(behind) or "no scheme"}.
+
+Not told apart from: {"; ".join(level) or "no scheme"}.
+"""
 
 
 def main() -> None:
-    from machine import machine
-
     about = f"Machine: {machine('torch', 'transformers')}; load average {os.getloadavg()[0]:.1f} at the start."
-    with tempfile.TemporaryDirectory(prefix="paceline-") as folder, quota_place(0.5) as place:
-        torch.multiprocessing.spawn(rank_main, (folder, place), nprocs=2)
-        result = torch.load(f"{folder}/result")
+    with quota_place(0.5) as place:
+        (result,) = run_ranks(2, train, place, answers=1)
     text = page(result, about)
     print(text)
     if not QUICK:

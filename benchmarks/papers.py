@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # One thread: set before numpy starts its own.
@@ -21,18 +22,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import federated
 import numpy as np
-import papers_sets
+import pandas as pd
+from accuracy_scores import geometric, score, served
+from accuracy_sets import DATA, Set, sets
+from asynchronous_problems import digits, fleet
 from curves import Mix, load_curves, random_mixes
 from machine import machine
-from papers_shedding import shed_seconds
-from papers_tasks import graded_fleet, task
 
+from paceline._arrays import Array, Sizes
 from paceline.coordinator import LoadBalancer
-from paceline.coordinator.asynchronous import scheme
-from paceline.datasets import recorded
+from paceline.coordinator.asynchronous import Vector, scheme
+from paceline.datasets import Trace, recorded
 from paceline.eval import leaderboard
 from paceline.eval.asynchronous import FleetTimes, RaceSettings, simulate_training
-from paceline.predictors import BatchTime, Report, named
+from paceline.predictors import ARIMA, EWMA, NARX, BatchTime, Predictor, Report, named
 
 QUICK = "--quick" in sys.argv
 SEEDS = range(2 if QUICK else 8)
@@ -87,30 +90,61 @@ PRICES = (0.0, 0.02, 0.05)
 """Prices of a chunk of shed work, as shares of an equal iteration."""
 
 
+class Digits:
+    """scikit-learn's digits, by a softmax over a hidden layer of 32 units: a task for `simulate_training`."""
+
+    def __init__(self) -> None:
+        self.problem = digits(32, TARGET, tried=None)
+        self.samples = len(self.problem.labels)
+
+    def start(self, seed: int) -> Vector:
+        """Return parameters to start from."""
+        return self.problem.start(np.array([seed]))
+
+    def gradient(self, parameters: Vector, rows: Sizes) -> Vector:
+        """Return the mean gradient of the cross-entropy."""
+        return self.problem.gradient(parameters[None], rows[None])[0]
+
+    def accuracy(self, parameters: Vector) -> float:
+        """Return the share of held-out digits that are recognized."""
+        return float(self.problem.accuracy(parameters[None])[0])
+
+
 @dataclass(frozen=True)
 class Contest:
-    """One task on one fleet of a trace."""
+    """The digits on one fleet of a trace."""
 
     times: FleetTimes
     batch: int
-    task: str = "digits-mlp"
-    target: float = TARGET
-    epochs: float = 8
 
     def seconds(self, name: str, rate: float, seed: int) -> float:
         """Return the simulated seconds until the target accuracy is reached."""
-        course = RaceSettings(
-            batch=self.batch, rate=rate, epochs=self.epochs, seed=seed, evaluations=120, target_accuracy=self.target
-        )
-        return simulate_training(task(self.task), self.times, scheme(name, self.times.workers), course).seconds_to(
-            self.target
-        )
+        course = RaceSettings(batch=self.batch, rate=rate, epochs=8, seed=seed, evaluations=120, target_accuracy=TARGET)
+        race = simulate_training(Digits(), self.times, scheme(name, self.times.workers), course)
+        return race.seconds_to(TARGET)
 
     def best(self, name: str) -> float:
         """Return the median over the seeds at the rate where it is least, tuned on two other seeds."""
         tried = {rate: max(self.seconds(name, rate, seed) for seed in (100, 101)) for rate in RATES}
         rate = min(tried, key=lambda one: tried[one])
         return statistics.median(self.seconds(name, rate, seed) for seed in SEEDS)
+
+
+def shed_seconds(speed_W: Array, batch: int, chunk: float, price: float) -> float:
+    """Return how long an iteration takes if whoever is done takes over work of the worker that would end last.
+
+    After FlexRR (A. Harlap et al., SoCC 2016), with foresight: every worker's speed in this iteration is known, and
+    help is taken only if it pays. ``price`` is seconds from asking for a chunk until its samples and the model are
+    there.
+    """
+    end_W = batch / speed_W
+    while True:
+        helper, last = int(end_W.argmin()), int(end_W.argmax())
+        left = (end_W[last] - end_W[helper]) * speed_W[last]
+        helped = end_W[helper] + price + chunk / speed_W[helper]
+        if left < chunk or helped >= end_W[last]:
+            return float(end_W[last])
+        end_W[helper], end_W[last] = helped, end_W[last] - chunk / speed_W[last]
 
 
 def shed(times: FleetTimes, batch: int, price: float, iterations: int = 300) -> float:
@@ -168,9 +202,38 @@ def forecasts() -> str:
     )
 
 
+TRACES, SET_WORKERS, ITERATIONS = 12, 16, 1000
+"""At most this many traces of a set, spread over it, and this many first workers and iterations of each."""
+
+
+def all_sets() -> Iterator[Set]:
+    """Yield the sets of the accuracy page, and series unlike those, cut to a few traces each."""
+    unlike = [("gpu_h200", [Trace.load(path)]) for path in sorted(DATA.glob("gpu_h200/*.parquet"))]
+    for path in sorted(DATA.glob("unlike_2026/*.parquet")):
+        frame = pd.read_parquet(path)
+        parts = [part for _, part in frame.groupby("trace", sort=False)] if "trace" in frame else [frame]
+        unlike.append((path.stem, [Trace.from_frame(part.drop(columns="trace", errors="ignore")) for part in parts]))
+    for data in (*sets(quick=True), *(Set(name, "unlike the others", traces) for name, traces in unlike)):
+        few = [
+            trace.select(slice(0, ITERATIONS), workers=trace.workers[:SET_WORKERS])
+            for trace in data.traces[:: -(-len(data.traces) // TRACES)]
+        ]
+        named_apart = [replace(t, workers=tuple(f"{k}/{w}" for w in t.workers)) for k, t in enumerate(few)]
+        yield replace(data, traces=named_apart)
+
+
 def over_sets() -> str:
     """Return the errors of NARX and two rivals on every set, and over all sets."""
-    found = dict(papers_sets.errors(QUICK))
+    found: dict[str, dict[str, float]] = {}
+    for data in all_sets():
+        if QUICK and data.name != "recorded":
+            continue
+        rivals: dict[str, Predictor] = {"EMA": EWMA(smoothing=None), "ARIMA": ARIMA(), "NARX": NARX()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="covariates")  # some never change
+            for rival in rivals.values():
+                rival.fit(data.fitting)
+        found[data.name] = {name: geometric(score(served(one, data), data).rmse) for name, one in rivals.items()}
     mean = {name: statistics.geometric_mean(row[name] for row in found.values()) for name in ("EMA", "ARIMA", "NARX")}
     rows = [
         [name, *(f"{row[rival]:.3f}" for rival in mean), min(row, key=lambda one: row[one])]
@@ -218,7 +281,7 @@ def stale() -> str:
     for workers, full in ((8, 16), (32, 8))[: 1 if QUICK else None]:
         bests = []
         for name in STALE:
-            times = FleetTimes.from_trace(graded_fleet(workers), workers=workers, batch=full)
+            times = FleetTimes.from_trace(fleet((1, 2, 4, 8), workers, seed=0), workers=workers, batch=full)
             bests.append(min(Contest(times, batch).best(name) for batch in (full, full // 2)))
         shown = ("never" if np.isinf(seconds) else f"{seconds:.0f}" for seconds in bests)
         rows.append([f"1x/2x/4x/8x, {workers} workers", *shown])

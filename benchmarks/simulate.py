@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from live_worlds import Training, Worker
 from machine import machine
+from ranks import run_ranks
 
 from paceline.eval import simulate
 from paceline.recording import Recorder, merge, watch
 
-TRIALS, RANKS, SHARE = 32, 2, 32
+TRIALS, RANKS, SHARE, SAMPLES = 32, 2, 32, 4096
 PROBE, STEPS, TURN, WARMUP = 120, 160, 20, 40
 """Steps of a probe, of each training, of one turn of a training, and those at its start that do not count."""
 
@@ -80,59 +77,22 @@ class World:
 # -- a rank ----------------------------------------------------------------------------------------------------------
 
 
-def worker(seconds_of_op: float, real: bool) -> Callable[[float], None]:
-    """Return what spends time: compression of bytes, so many times as the seconds take on an idle core; or sleep."""
-    data = bytes(range(256)) * 8
-
-    def compress(seconds: float) -> None:
-        for _ in range(round(seconds / seconds_of_op)):
-            zlib.compress(data)
-
-    return compress if real else time.sleep
-
-
-def calibrated() -> float:
-    """Return the seconds of one compression."""
-    data, taken = bytes(range(256)) * 8, []
-    for _ in range(20):
-        began = time.perf_counter()
-        for _ in range(100):
-            zlib.compress(data)
-        taken.append((time.perf_counter() - began) / 100)
-    return float(np.median(taken))
-
-
-class Training:
+class Job(Training):
     """One training of a world: plain or attached, in turns."""
 
-    def __init__(self, world: World, rank: int, spend: Callable[[float], None], attached: bool) -> None:
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-        from torch.utils.data import DataLoader, DistributedSampler
+    def __init__(self, world: World, rank: int, attached: bool) -> None:
+        self.world, self.rank, self.steps = world, rank, 0
+        self.rng, self.worker = np.random.default_rng(rank), Worker("zlib" if world.real else "sleep")
+        super().__init__(rank, SHARE, SAMPLES, attached=attached)
 
-        torch.manual_seed(0)
-        self.world, self.rank, self.spend, self.steps = world, rank, spend, 0
-        self.rng = np.random.default_rng(rank)
-        self.model = DistributedDataParallel(self._network())
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        data = self._dataset()
-        if attached:
-            from paceline.torch import BalancedLoader, attach
-
-            self.loader: Any = BalancedLoader(data, SHARE * RANKS, drop_last=True)
-            self.balance = attach(self.model, self.loader)
-        else:
-            sampler: Any = DistributedSampler(data, RANKS, rank)
-            self.loader, self.balance = DataLoader(data, SHARE, sampler=sampler, drop_last=True), None
-        self.batches = self._forever()
-
-    def cost(self, place: str, samples: int) -> None:
+    def spend(self, place: str, samples: int) -> None:
         """Spend what so many samples, and the fixed part if it is here, take at this place."""
-        world = self.world
+        world, place = self.world, "loop" if place == "body" else place
         seconds = world.sample[self.rank] * samples * (place == world.place)
         seconds += world.fixed[self.rank] * (place == world.fixed_place)
         if seconds:
-            self.spend(seconds * float(np.exp(world.noise * self.rng.standard_normal())))
+            noise = 0.0 if place == "item" else world.noise * self.rng.standard_normal()
+            self.worker.spend(seconds * float(np.exp(noise)))
 
     def turn(self, steps: int) -> float:
         """Train for so many steps, which the ranks begin together, and return their seconds."""
@@ -141,67 +101,14 @@ class Training:
         dist.barrier()
         began = time.perf_counter()
         for _ in range(steps):
-            inputs = next(self.batches)
-            self.cost("loop", len(inputs))
-            loss = self.model(inputs).pow(2).mean()
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.cost("optimizer", 0)
-            self.optimizer.step()
+            self.step()
             self.steps += 1
             if self.world.evaluates and self.steps % 50 == 0 and self.rank == 0:
-                self.spend(0.15)
+                self.worker.spend(0.15)
         return time.perf_counter() - began
 
-    def close(self) -> None:
-        """Remove the hooks."""
-        if self.balance is not None:
-            self.balance.close()
 
-    def _forever(self) -> Iterator[Any]:
-        while True:
-            yield from self.loader
-
-    def _network(self) -> Any:
-        import torch
-
-        job = self
-
-        class Spend(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-                job.cost("forward", len(x))
-                return x.clone()
-
-            @staticmethod
-            def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-                job.cost("backward", len(gradient))
-                return gradient
-
-        class Costly(torch.nn.Module):
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return Spend.apply(x)  # type: ignore[no-any-return]
-
-        return torch.nn.Sequential(torch.nn.Linear(32, 32), Costly(), torch.nn.Linear(32, 4))
-
-    def _dataset(self) -> Any:
-        import torch
-
-        job, rows = self, torch.randn(4096, 32)
-
-        class Rows(torch.utils.data.Dataset):
-            def __len__(self) -> int:
-                return len(rows)
-
-            def __getitem__(self, index: int) -> torch.Tensor:
-                if job.world.place == "item":
-                    job.spend(job.world.sample[job.rank])
-                return rows[index]
-
-        return Rows()
-
-
-def probed(world: World, rank: int, spend: Callable[[float], None], path: str) -> None:
+def probed(world: World, rank: int, path: str) -> None:
     """Record a probe, as ``paceline record --probe`` does in every worker."""
     from torch.utils.data import BatchSampler
 
@@ -210,30 +117,22 @@ def probed(world: World, rank: int, spend: Callable[[float], None], path: str) -
     whole = BatchSampler.__iter__
     cut_batches()
     try:
-        job = Training(world, rank, spend, attached=False)
+        job = Job(world, rank, attached=False)
         with Recorder(path, worker=str(rank), meta={"probe": "half"}) as recorder:
             watching = watch(job.model, job.optimizer, recorder)
             job.turn(PROBE)
             watching.close()
+        job.close()
     finally:
         BatchSampler.__iter__ = whole  # type: ignore[method-assign]
 
 
-def run(rank: int, trials: list[int], folder: str, answer: Callable[[dict[str, list[float]]], None]) -> None:
+def run(rank: int, put: Callable[[dict[str, list[float]]], None], trials: list[int], folder: str) -> None:
     """Go through the trials: a probe, then a plain and an attached training in turns."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS, timeout=timedelta(seconds=120)
-    )
-    seconds_of_op = calibrated()
     for trial in trials:
         world = World.drawn(trial)
-        spend = worker(seconds_of_op, world.real)
-        probed(world, rank, spend, f"{folder}/trial{trial}-rank{rank}.jsonl")
-        jobs = {name: Training(world, rank, spend, attached=name == "attached") for name in ("equal", "attached")}
+        probed(world, rank, f"{folder}/trial{trial}-rank{rank}.jsonl")
+        jobs = {name: Job(world, rank, attached=name == "attached") for name in ("equal", "attached")}
         seconds: dict[str, list[float]] = {name: [] for name in jobs}
         for _ in range(STEPS // TURN):
             for name, job in jobs.items():
@@ -241,9 +140,7 @@ def run(rank: int, trials: list[int], folder: str, answer: Callable[[dict[str, l
         for job in jobs.values():
             job.close()
         if rank == 0:
-            answer(seconds)
-    dist.barrier()
-    dist.destroy_process_group()
+            put(seconds)
 
 
 # -- the page --------------------------------------------------------------------------------------------------------
@@ -258,7 +155,6 @@ class Row:
     low: float
     high: float
     came: float
-    paused: float
 
     @property
     def holds(self) -> bool:
@@ -284,20 +180,13 @@ class Row:
 
 def rows(trials: list[int]) -> Iterator[Row]:
     """Yield the trials, all in one pair of processes."""
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        answers = context.SimpleQueue()
-        ranks = [context.Process(target=run, args=(rank, trials, folder, answers.put)) for rank in range(RANKS)]
-        for one in ranks:
-            one.start()
-        taken: list[dict[str, list[float]]] = [answers.get() for _ in trials]
-        for one in ranks:
-            one.join()
+        taken = list(run_ranks(RANKS, run, trials, folder, answers=len(trials)))
         for trial, seconds in zip(trials, taken, strict=True):  # only now: a replay would disturb the ranks
             found = simulate(merge([f"{folder}/trial{trial}-rank{rank}.jsonl" for rank in range(RANKS)]))
             equal, attached = (sum(seconds[name][WARMUP // TURN :]) for name in ("equal", "attached"))
             promised = None if found.needs_probe else found.saving
-            yield Row(trial, promised, found.low, found.high, 1 - attached / equal, found.paused)
+            yield Row(trial, promised, found.low, found.high, 1 - attached / equal)
 
 
 def page(found: list[Row]) -> str:
@@ -346,7 +235,6 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path)
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"
     if asked.page:
         found = [Row(**json.loads(line)) for line in asked.page.read_text(encoding="utf-8").splitlines()]
     else:

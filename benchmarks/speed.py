@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,14 +22,14 @@ os.environ.setdefault("NIXTLA_ID_AS_COL", "1")
 import numpy as np
 from machine import machine
 from numpy.typing import NDArray
-from speed_fit import fit_sentence
-from speed_peers import PEERS, Step
 
 from paceline.predictors import RLS, Auto, Forecast, GatedNARX, Report
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.named import named
 
 Array = NDArray[np.float64]
+Step = Callable[[Array, Array], object]
+"""Takes the speeds of the iteration just finished, ``[W]``, and the covariates now, ``[W, D]``."""
 
 COVARIATES = ("cpu_share", "memory_pressure")
 OURS = ("last-value", "ewma", "RLS", "gated NARX", "Auto")
@@ -42,11 +42,6 @@ TURNS, CALLS = 5, 10
 
 TURN_SECONDS = 0.15
 """A turn ends after this, however few its calls were."""
-
-
-DISPLACING = np.random.default_rng(0).random((512, 512))
-DISPLACED = np.empty_like(DISPLACING)
-COLD_SIZES = (2, 8, 32, 1000)
 
 
 def fleet(workers: int, iterations: int) -> tuple[Array, Array]:
@@ -87,6 +82,58 @@ def served(model: FleetPredictor, workers: int) -> Step:
     return step
 
 
+# -- other libraries: from a fleet's past to what serves one iteration; ImportError where one is not installed --------
+
+
+def holt_winters(speed_TW: Array, covariates_TWD: Array) -> Step:
+    """River's level and trend, one model for each worker."""
+    from river.time_series import HoltWinters
+
+    models = [HoltWinters(0.3, 0.1) for _ in speed_TW[0]]
+
+    def step(speed_W: Array, covariates_WD: Array) -> list[list[float]]:
+        for model, speed in zip(models, speed_W.tolist(), strict=True):
+            model.learn_one(speed)
+        return [model.forecast(1) for model in models]
+
+    for speed_W in speed_TW[-8:]:
+        step(speed_W, covariates_TWD[0])
+    return step
+
+
+def mlforecast_linear(speed_TW: Array, covariates_TWD: Array) -> Step:
+    """Mlforecast: one linear regression over all workers on four lags and the covariates; update, then predict."""
+    import pandas as pd
+    from mlforecast import MLForecast
+    from sklearn.linear_model import LinearRegression
+
+    ids, covariates = np.arange(speed_TW.shape[1]), [f"covariate{d}" for d in range(covariates_TWD.shape[2])]
+
+    def table(when: int, covariates_WD: Array, **more: Array) -> pd.DataFrame:
+        columns = {"unique_id": ids, "ds": np.full(len(ids), when), **more}
+        return pd.DataFrame(columns | dict(zip(covariates, covariates_WD.T, strict=True)))
+
+    past = [table(t, covariates_TWD[t], y=speed_TW[t]) for t in range(len(speed_TW))]
+    forecaster = MLForecast(models=[LinearRegression()], freq=1, lags=[1, 2, 3, 4], num_threads=1)
+    forecaster.fit(pd.concat(past, ignore_index=True), static_features=[])
+    when, covariates_now = len(speed_TW), covariates_TWD[-1]
+
+    def step(speed_W: Array, covariates_WD: Array) -> pd.DataFrame:
+        nonlocal when, covariates_now
+        forecaster.update(table(when, covariates_now, y=speed_W))
+        when, covariates_now = when + 1, covariates_WD
+        return forecaster.predict(1, X_df=table(when, covariates_WD))
+
+    return step
+
+
+PEERS: dict[str, tuple[Callable[[Array, Array], Step], int]] = {
+    "river HoltWinters": (holt_winters, 10_000),
+    "mlforecast linear": (mlforecast_linear, 10_000),
+}
+"""Every other library under the name to show, and the largest fleet that it is measured on."""
+
+
 def contestants(workers: int) -> dict[str, Step]:
     """Return everybody who takes part in a fleet of this size."""
     steps = {name: served(predictor(name), workers) for name in OURS}
@@ -99,21 +146,14 @@ def contestants(workers: int) -> dict[str, Step]:
     return steps
 
 
-def displace() -> None:
-    """Do as a training step does between two calls: run other code over other data, so that ours leave the caches."""
-    np.matmul(DISPLACING, DISPLACING, out=DISPLACED)
-
-
-def microseconds(steps: dict[str, Step], workers: int, cold: bool = False) -> dict[str, float]:
-    """Return the median time of one iteration of each, taken in turns; cold with a matrix product before each."""
+def microseconds(steps: dict[str, Step], workers: int) -> dict[str, float]:
+    """Return the median time of one iteration of each, taken in turns."""
     speed_TW, covariates_TWD = fleet(workers, CALLS)
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(TURNS):
         for name, step in steps.items():
             begun = time.perf_counter()
             for speed_W, covariates_WD in zip(speed_TW, covariates_TWD, strict=True):
-                if cold:
-                    displace()
                 start = time.perf_counter()
                 step(speed_W, covariates_WD)
                 taken[name].append(1e6 * (time.perf_counter() - start))
@@ -145,11 +185,6 @@ def tables(sizes: tuple[int, ...]) -> Iterator[str]:
     yield "\n## Microseconds per call\n\n" + head
     for name in OURS:
         yield f"| {name} | " + " | ".join(f"{taken[w][name]:,.0f}" for w in sizes) + " |"
-    yield "\n## Microseconds per call in a training loop\n\nWith a matrix product of 512 x 512 before each call.\n"
-    chilled = {w: microseconds({name: served(predictor(name), w) for name in OURS}, w, cold=True) for w in COLD_SIZES}
-    yield "| | " + " | ".join(f"{workers:,}" for workers in COLD_SIZES) + " |\n| --- |" + " --- |" * len(COLD_SIZES)
-    for name in OURS:
-        yield f"| {name} | " + " | ".join(f"{chilled[w][name]:,.0f}" for w in COLD_SIZES) + " |"
     yield "\n## How many times longer than Auto\n\nAbove 1 Auto is faster.\n\n" + head
     for name in names[len(OURS) :]:
         yield f"| {name} | " + " | ".join(_ratio(taken[w].get(name), taken[w]["Auto"]) for w in sizes) + " |"
@@ -166,7 +201,7 @@ def _ratio(theirs: float | None, ours: float) -> str:
 def installed() -> list[str]:
     """Return the peers' packages that are here."""
     found = []
-    for name in ("river", "mlforecast", "statsforecast", "statsmodels", "neuralforecast"):
+    for name in ("river", "mlforecast"):
         try:
             version(name)
         except PackageNotFoundError:
@@ -187,7 +222,6 @@ def report(quick: bool) -> Iterator[str]:
     yield "\n## Bytes of state per worker\n\n| | bytes |\n| --- | --- |"
     for name in OURS:
         yield f"| {name} | {state_bytes(name):,.0f} |"
-    yield "\n## Fitting the network\n\n" + fit_sentence(quick)
 
 
 def main() -> None:

@@ -1,54 +1,200 @@
 """What dividing by cost and speed gains in a real training: a small language model, two ranks, turns of one run.
 
-python benchmarks/work_live.py                # about eight minutes on an idle machine; writes work_live.md
+python benchmarks/work_live.py                # about seven minutes on an idle machine; writes work_live.md
 python benchmarks/work_live.py --quick        # a minute; prints only
 python benchmarks/work_live.py --quick quota  # this disturbance only
-
-Axis: W ranks.
 """
 
 from __future__ import annotations
 
-import json
+import ast
 import os
 import random
+import re
 import struct
 import sys
+import sysconfig
 import tempfile
+import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from work_rank import CONTENTIONS, GLOBAL_BATCH, LONGEST, SCHEMES, Told
+from machine import machine
+from ranks import run_ranks
+from scipy.stats import t as student
+
+from paceline.lab.disturbance import DISTURBANCES
+from paceline.lab.processes import Place, quota_place
 
 QUICK = "--quick" in sys.argv
-TARGETS: dict[object, float] = {
+GLOBAL_BATCH, LONGEST, WORDS = 64, 384, 512
+SCHEMES = ("random", "batch_rebalance", "speed", "cost", "both")
+CONTENTIONS = ("none", "quota", "bursty")
+"""Disturbances of ``paceline.lab``, which benchmarks/live.py has too."""
+
+TARGETS = {
     ("quota", "batch_rebalance"): 1.3,
     ("quota", "speed"): 1.3,
     ("none", "batch_rebalance"): 1.0,
-    "oracle": 0.95,
 }
-"""By how much *both* is wanted to be faster than another scheme, under one disturbance or under all."""
+"""By how much *both* is wanted to be faster than another scheme under one disturbance."""
 
 ROUNDS, SECONDS, WARM_UP = (1, 0.5, 4) if QUICK else (6, 3.0, 30)
 """Rounds, in each of which every scheme has a turn of so many seconds; and steps of each scheme before them."""
 
 
-def main() -> None:
-    from machine import machine
+def texts(words: int, longest: int, shortest: int) -> list[Any]:
+    """Return functions of Python's own library, as numbers of words, cut to the longest."""
+    import torch
 
-    names = [name for name in CONTENTIONS if name in sys.argv] or list(CONTENTIONS)
-    text = ["# Cost and speed, live", "", "Command: `python benchmarks/work_live.py`", ""]
-    text += [f"Machine: {machine('torch', 'transformers')}; load average {os.getloadavg()[0]:.1f} at the start.", ""]
-    text += [ABOUT, ""]
-    for name in names:
-        text += [*section(name), ""]
-        print("\n".join(text[-len(SCHEMES) - 8 :]), flush=True)
-    if not QUICK and names == list(CONTENTIONS):
-        Path(__file__).with_suffix(".md").write_text("\n".join(text))
+    found = []
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        source = path.read_bytes()
+        lines = source.splitlines(keepends=True)
+        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+        found += [re.findall(rb"\w+", b"".join(lines[node.lineno - 1 : node.end_lineno])) for node in nodes]
+    numbers = [[zlib.crc32(word) % words for word in text[:longest]] for text in found]
+    return [torch.tensor(text) for text in numbers if len(text) >= shortest]
+
+
+def model() -> Any:
+    import torch
+    from torch import nn
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(WORDS, 48), nn.Embedding(LONGEST, 48)
+            self.layer = nn.TransformerEncoderLayer(48, nhead=4, dim_feedforward=96, dropout=0, batch_first=True)
+            self.next = nn.Linear(48, WORDS)
+
+        def forward(self, inputs: Any) -> Any:
+            length = inputs.shape[1]
+            mask = nn.Transformer.generate_square_subsequent_mask(length)
+            hidden = self.tokens(inputs) + self.places(torch.arange(length))
+            return self.next(self.layer(hidden, mask, is_causal=True))
+
+    torch.manual_seed(0)
+    return Words()
+
+
+def collate(samples: list[Any]) -> tuple[Any, Any]:
+    from torch.nn.utils.rnn import pad_sequence
+
+    inputs = pad_sequence([sample[:-1] for sample in samples], batch_first=True)
+    return inputs, pad_sequence([sample[1:] for sample in samples], batch_first=True, padding_value=-100)
+
+
+class Contestant:
+    """One scheme's training, which can be stopped and resumed between any two steps."""
+
+    def __init__(self, scheme: str, rank: int, data: list[Any]) -> None:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        self.model = DistributedDataParallel(model())
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.losses: list[int] = []  # tokens of each step, under the name by which turns are counted
+        self.loader, self.balance = self._loader(scheme, rank, data)
+        self._steps = self._train()
+
+    def _loader(self, scheme: str, rank: int, data: list[Any]) -> tuple[Any, Any]:
+        from torch.utils.data import DataLoader
+
+        from paceline.coordinator.policy import Policy
+        from paceline.torch import BalancedLoader, Costs, attach
+
+        lengths = [len(text) - 1 for text in data]
+        if scheme == "batch_rebalance":
+            from transformers.trainer_pt_utils import BatchRebalanceSampler
+
+            sampler = BatchRebalanceSampler(lengths, GLOBAL_BATCH, 2, 1, rank=rank)
+            return DataLoader(data, batch_sampler=sampler, collate_fn=collate), None
+        costs = Costs(lengths=lengths, padded=True) if scheme in ("cost", "both") else None
+        loader = BalancedLoader(data, GLOBAL_BATCH, collate_fn=collate, costs=costs)
+        policy = Policy(warmup=2**40) if scheme == "cost" else None
+        return loader, None if scheme == "random" else attach(self.model, loader, policy=policy)
+
+    def step(self) -> None:
+        """Train for one step."""
+        next(self._steps)
+
+    def _train(self) -> Iterator[None]:
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        while True:
+            for inputs, labels in self.loader:
+                self.optimizer.zero_grad()
+                loss = cross_entropy(self.model(inputs).flatten(0, 1), labels.flatten())
+                if self.balance is not None:
+                    loss = self.balance.scale(loss, (labels != -100).sum())
+                loss.backward()
+                self.optimizer.step()
+                self.losses.append(int(torch.count_nonzero(labels != -100)))
+                yield
+
+
+def compete(rank: int, put: Any, name: str, order: list[tuple[str, int]], folder: str, place: Place | None) -> None:
+    """Train every scheme in its turns; put the scheme, the tokens and the seconds of each."""
+    from paceline.lab.experiment_worker import last_iteration, start_disturbance, train_turn
+
+    os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
+    data, disturbed = texts(WORDS, LONGEST + 1, 2), rank == 1
+    if place is not None and disturbed:
+        place.enter()  # only now, because libraries load slowly under a quota
+    task = {"disturbed": disturbed, "place": None if place is None else asdict(place), "hogs": ()}
+    bursts = start_disturbance(task, SimpleNamespace(contention=name))  # type: ignore[arg-type]
+    contestants = {scheme: Contestant(scheme, rank, data) for scheme in SCHEMES}
+    for contestant in contestants.values():
+        for _ in range(WARM_UP):
+            contestant.step()
+    turns, finish = [], last_iteration(Path(folder))
+    for scheme, seed in order:
+        one = contestants[scheme]
+        seen = train_turn(one, scheme, seed, SECONDS, rank, finish, bursts)  # type: ignore[arg-type]
+        tokens = sum(one.losses[seen.first : seen.first + len(seen.seconds)])
+        turns.append((scheme, tokens, sum(seen.seconds)))
+    put(turns)
+
+
+def tokens_per_second(name: str) -> dict[str, np.ndarray]:
+    """Let two ranks train under one disturbance; return what both together did in each turn of each scheme."""
+    order = [(scheme, seed) for seed in range(ROUNDS) for scheme in random.Random(seed).sample(SCHEMES, len(SCHEMES))]
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder, quota_place(1.0) as place:
+        if place is None and DISTURBANCES[name].quota is not None:
+            raise RuntimeError(f"{name} needs control groups that can be written, which this machine does not let us")
+        (Path(folder) / "finish").write_bytes(struct.pack("q", 0))
+        results = list(run_ranks(2, compete, name, order, folder, place, answers=2))
+    rates: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
+    for (scheme, tokens, seconds), (_, more, others) in zip(*results, strict=True):
+        rates[scheme].append((tokens + more) / max(seconds, others))
+    return {scheme: np.array(values) for scheme, values in rates.items()}
+
+
+def spread(logs: np.ndarray) -> tuple[float, float]:
+    """Return the mean and the half-width of its 95% confidence interval."""
+    half = student.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)) if len(logs) > 1 else np.nan
+    return float(logs.mean()), float(half)
+
+
+def section(name: str) -> Iterator[str]:
+    """Run one disturbance and yield its table."""
+    rates = tokens_per_second(name)
+    yield f"## `{name}`: {DISTURBANCES[name]}\n"
+    yield "| scheme | over random |\n| --- | --- |"
+    for scheme in SCHEMES:
+        mean_log, half = spread(np.log(rates[scheme] / rates["random"]))
+        yield f"| {scheme} | {np.exp(mean_log):.2f} ± {np.exp(mean_log) * half:.2f} |"
+    for other in ("batch_rebalance", "speed"):
+        mean_log, half = spread(np.log(rates["both"] / rates[other]))
+        wanted = TARGETS.get((name, other), 0.0)
+        missed = f" **Missed**: the target is {wanted:g}." if np.exp(mean_log) < wanted else ""
+        yield f"\n*both* over *{other}*: {np.exp(mean_log):.2f} ± {np.exp(mean_log) * half:.2f}.{missed}"
 
 
 ABOUT = f"""A causal transformer of words on functions of Python's library, cut at {LONGEST} words, padded in batches;
@@ -60,79 +206,19 @@ bursts come at the same times for all schemes of a round. Figures are tokens per
 - *random*: equal counts of a random batch, plain `DistributedDataParallel`.
 - *batch_rebalance*: transformers' own sampler. It knows costs, but no speeds.
 - *speed*: this library without costs. *cost*: with learned costs, but equal shares.
-- *both*: this library with learned costs and forecast speeds.
-- *oracle*: the same solver, told the profiled costs and, before every step, the speeds."""
+- *both*: this library with learned costs and forecast speeds."""
 
 
-def section(name: str) -> Iterator[str]:
-    """Run one disturbance and yield its table."""
-    results = run(name)
-    rates = rates_of(results)
-    from paceline.lab.disturbance import DISTURBANCES
-
-    yield f"## `{name}`: {DISTURBANCES[name]}\n"
-    yield "| scheme | over random |\n| --- | --- |"
-    for scheme in SCHEMES:
-        mean_log, half = spread(np.log(rates[scheme] / rates["random"]))
-        yield f"| {scheme} | {np.exp(mean_log):.2f} ± {np.exp(mean_log) * half:.2f} |"
-    for other in ("batch_rebalance", "speed", "oracle"):
-        mean_log, half = spread(np.log(rates["both"] / rates[other]))
-        wanted = TARGETS.get((name, other), TARGETS.get(other, 0.0))
-        missed = f" **Missed**: the target is {wanted:g}." if np.exp(mean_log) < wanted else ""
-        yield f"\n*both* over *{other}*: {np.exp(mean_log):.2f} ± {np.exp(mean_log) * half:.2f}.{missed}"
-    errors = [turn["cost_error"] for turn in results[0] if turn["scheme"] == "both" and turn["cost_error"] is not None]
-    if errors:
-        missed = " **Missed**: the target is 5%." if errors[-1] > 0.05 else ""
-        yield f"\nLearned cost against the profiled one, at the end: {errors[-1]:.1%} off, weighted by cost.{missed}"
-
-
-def spread(logs: np.ndarray) -> tuple[float, float]:
-    from scipy.stats import t
-
-    half = t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)) if len(logs) > 1 else np.nan
-    return float(logs.mean()), float(half)
-
-
-def rates_of(results: list[list[dict[str, Any]]]) -> dict[str, np.ndarray]:
-    """Return tokens per second of all ranks in each turn of each scheme."""
-    rates: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
-    for turns in zip(*results, strict=True):
-        tokens, seconds = sum(turn["tokens"] for turn in turns), [turn["seconds"] for turn in turns]
-        rates[turns[0]["scheme"]].append(tokens / max(seconds))
-    return {scheme: np.array(values) for scheme, values in rates.items()}
-
-
-def run(name: str) -> list[list[dict[str, Any]]]:
-    """Let two ranks train under one disturbance; return the turns that each saw."""
-    from paceline.lab.disturbance import DISTURBANCES
-    from paceline.lab.processes import Process, quota_place, wait
-
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    if len(cores) < 2:
-        raise RuntimeError(f"two ranks need two cores; this process may use {len(cores)}")
-
-    order = []
-    for seed in range(ROUNDS):
-        schemes = list(SCHEMES)
-        random.Random(seed).shuffle(schemes)
-        order += [(scheme, seed) for scheme in schemes]
-    with tempfile.TemporaryDirectory(prefix="paceline-") as folder, ExitStack() as running:
-        place = None
-        if DISTURBANCES[name].quota is not None:
-            place = running.enter_context(quota_place(1.0))
-            if place is None:
-                raise RuntimeError(
-                    f"{name} needs control groups that can be written, which this machine does not let us"
-                )
-        (Path(folder) / "finish").write_bytes(struct.pack("q", 0))
-        ranks = []
-        for rank in range(2):
-            where = asdict(place) if place and rank else None
-            told = Told(rank, folder, name, order, SECONDS, WARM_UP, cores[rank], bool(rank), where)
-            ranks.append(Process("work_rank", rank, Path(folder), asdict(told)))
-            running.callback(ranks[-1].end)
-        wait(ranks)
-        return [json.loads((Path(folder) / f"result{rank}.json").read_text()) for rank in range(2)]
+def main() -> None:
+    names = [name for name in CONTENTIONS if name in sys.argv] or list(CONTENTIONS)
+    text = ["# Cost and speed, live", "", "Command: `python benchmarks/work_live.py`", ""]
+    text += [f"Machine: {machine('torch', 'transformers')}; load average {os.getloadavg()[0]:.1f} at the start.", ""]
+    text += [ABOUT, ""]
+    for name in names:
+        text += [*section(name), ""]
+        print("\n".join(text[-len(SCHEMES) - 6 :]), flush=True)
+    if not QUICK and names == list(CONTENTIONS):
+        Path(__file__).with_suffix(".md").write_text("\n".join(text))
 
 
 if __name__ == "__main__":

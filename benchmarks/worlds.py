@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,8 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
-from paceline import LoadBalancer, Policy
-from paceline.predictors import Auto, Curves, Predictor, Report
+from paceline import LoadBalancer
+from paceline.predictors import Auto, Curves, Report
 from paceline.solver import split
 
 Array = NDArray[np.float64]
@@ -44,7 +44,6 @@ class World:
     fixed: str
     pauses: str
     horizon: int
-    share: float
     samples: int
     fixed_TW: Array
     per_sample_TW: Array
@@ -64,12 +63,10 @@ class Score:
     fixed: str
     pauses: str
     horizon: int
-    workers: int
     taken: float
     late: float
     best: float
     clairvoyant: float
-    largest: float
     changes: float
 
     @property
@@ -93,7 +90,7 @@ def world(seed: int) -> World:
     fixed_TW = fixed_TW * np.exp(rng.normal(0, noise, fixed_TW.shape))
     per_sample_TW = per_sample_TW / samples * np.exp(rng.normal(0, noise, fixed_TW.shape))
     pause_TW = stalls(pauses, slow_TW.shape, rng)
-    return World(kind, part, pauses, horizon, share, samples, fixed_TW, per_sample_TW, pause_TW)
+    return World(kind, part, pauses, horizon, samples, fixed_TW, per_sample_TW, pause_TW)
 
 
 def slowness(kind: str, workers: int, rng: np.random.Generator) -> Array:
@@ -120,22 +117,21 @@ def slowness(kind: str, workers: int, rng: np.random.Generator) -> Array:
 def parts(part: str, share: float, slow_TW: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return the fixed seconds, and those of an equal batch besides them."""
     workers = slow_TW.shape[1]
-    rest_TW = np.broadcast_to(slow_TW, slow_TW.shape).copy()
     if part == "none":
-        return np.zeros_like(slow_TW), rest_TW
+        return np.zeros_like(slow_TW), slow_TW
     if part == "all, slowed too":
-        return share * slow_TW, (1 - share) * rest_TW
+        return share * slow_TW, (1 - share) * slow_TW
     if part == "all, constant":
-        return np.full_like(slow_TW, share), (1 - share) * rest_TW
+        return np.full_like(slow_TW, share), (1 - share) * slow_TW
     if part == "one worker":
         fixed_TW = np.zeros_like(slow_TW)
         fixed_TW[:, int(rng.integers(workers))] = share / (1 - share)
-        return fixed_TW, rest_TW
+        return fixed_TW, slow_TW
     share_W = rng.uniform(0, 0.95, workers)
     if part == "each its own":
-        return share_W * slow_TW, (1 - share_W) * rest_TW
+        return share_W * slow_TW, (1 - share_W) * slow_TW
     moved_TW = np.exp(np.cumsum(rng.normal(0, 0.03, slow_TW.shape), axis=0))
-    return share * moved_TW, (1 - share) * rest_TW
+    return share * moved_TW, (1 - share) * slow_TW
 
 
 def stalls(pauses: str, shape: tuple[int, int], rng: np.random.Generator) -> Array:
@@ -149,19 +145,21 @@ def stalls(pauses: str, shape: tuple[int, int], rng: np.random.Generator) -> Arr
     return pause_TW
 
 
-def scored(seed: int, make: Callable[[], Predictor] = Auto, policy: Policy | None = None) -> Score:
+def scored(seed: int) -> Score:
     """Run the default balancer through a world."""
     made = world(seed)
     workers = made.fixed_TW.shape[1]
     batch, equal_W = made.samples * workers, np.full(workers, made.samples)
-    balancer = LoadBalancer(make(), workers=range(workers), global_batch=batch, horizon=made.horizon, policy=policy)
+    balancer = LoadBalancer(Auto(), workers=range(workers), global_batch=batch, horizon=made.horizon)
     plans = [balancer.plan.sizes] * made.horizon
     taken, equal, clairvoyant, sizes_TW = [], [], [], []
     for k in range(ITERATIONS):
         seconds_W = made.seconds(k, plans[k])
         taken.append(seconds_W.max())
         equal.append(made.seconds(k, equal_W).max())
-        clairvoyant.append(ended_soonest(made.fixed_TW[k] + made.pause_TW[k], made.per_sample_TW[k], batch))
+        clairvoyant.append(
+            split(line(made.fixed_TW[k] + made.pause_TW[k], made.per_sample_TW[k]), batch, lower=1).makespan
+        )
         sizes_TW.append(plans[k])
         plans.append(balancer.step(Report(samples=plans[k], seconds=seconds_W)).sizes)
     late, before = np.sum(taken[SETTLED:]), np.sum(equal[SETTLED:])
@@ -175,12 +173,10 @@ def scored(seed: int, make: Callable[[], Predictor] = Auto, policy: Policy | Non
         made.fixed,
         made.pauses,
         made.horizon,
-        workers,
         float(np.sum(taken) / np.sum(equal)),
         float(late / before),
         float(best / before),
         float(np.sum(clairvoyant) / np.sum(equal)),
-        float(np.max(sizes_TW[-1]) / made.samples),
         100 * float(changes),
     )
 
@@ -188,11 +184,6 @@ def scored(seed: int, make: Callable[[], Predictor] = Auto, policy: Policy | Non
 def line(fixed_W: Array, per_sample_W: Array) -> Curves:
     """Return the curves of workers with these parts."""
     return Curves(np.zeros(len(fixed_W)), per_sample_W, fixed_W, np.full(len(fixed_W), np.inf))
-
-
-def ended_soonest(fixed_W: Array, per_sample_W: Array, batch: int) -> float:
-    """Return the time of the best split for those who know this iteration beforehand."""
-    return split(line(fixed_W, per_sample_W), batch, lower=1).makespan
 
 
 def page(scores: list[Score]) -> Iterator[str]:

@@ -24,11 +24,6 @@ sys.path.insert(0, str(ROOT / "tests" / "standin"))
 
 import torch  # noqa: E402 - after the threads are set
 
-LIMIT = 3 * 2**30
-"""Bytes of a device's memory where it is limited, so that its end is reached soon."""
-
-STANDIN_LIMIT = 3 * 2**20
-
 
 @dataclass
 class Found:
@@ -51,16 +46,13 @@ class Place:
 
     Parameters
     ----------
-    folder
-        Where a part may write files.
     latest
         Seconds by which a stand-in's events are seen late at most.
     """
 
     device = "cuda"
 
-    def __init__(self, *, folder: Path = ROOT / "benchmarks", latest: float = 0.004) -> None:
-        self.folder = folder
+    def __init__(self, *, latest: float = 0.004) -> None:
         self.real = torch.cuda.is_available()
         self.stand_in: Any = None
         self._cycles = 1e9
@@ -73,13 +65,6 @@ class Place:
 
             self.stand_in = StandIn(limit=2**40, latest=latest).install()
             self._cycles = CYCLES
-
-    def limit_memory(self) -> None:
-        """Let memory end soon, from now on."""
-        if self.real:
-            torch.cuda.set_per_process_memory_fraction(min(LIMIT / torch.cuda.mem_get_info()[1], 1.0))
-        else:
-            self.stand_in.memory.limit = STANDIN_LIMIT
 
     def busy(self, seconds: float) -> None:
         """Keep the device busy for so long, without waiting for it."""
@@ -134,7 +119,7 @@ def ours(waits: Sequence[str]) -> list[str]:
 def run(part: Callable[[Place, Found], None]) -> None:
     """Run a part, and write what it found into the file that the command line names."""
     out = Path(sys.argv[1])
-    place, found = Place(folder=out.parent), Found(Path(sys.argv[0]).stem)
+    place, found = Place(), Found(Path(sys.argv[0]).stem)
     try:
         part(place, found)
     finally:
