@@ -7,6 +7,7 @@ printed. The peers are in accuracy_direct.py. Axes: T iterations, W workers.
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 import warnings
@@ -22,8 +23,7 @@ import numpy as np
 from accuracy_direct import ridge
 from accuracy_prepared import filled
 from accuracy_scores import geometric
-from accuracy_sets import common_covariates, half
-from decisions_sets import MOST_ITERATIONS, MOST_WORKERS, Set, options, put, wanted
+from accuracy_sets import DEVELOPMENT, Set, common_covariates, half, sets
 from machine import machine
 from numpy.typing import NDArray
 
@@ -48,6 +48,21 @@ LONG, WORSE = 100, 1.02
 """Reports of a series that is long, and the most that its error should be in that of the last value."""
 
 AUTO, AVERAGE, RIDGE = "Auto", "EWMA", "ridge"
+
+
+MOST_WORKERS, MOST_ITERATIONS = 16, 600
+"""Workers of a trace, and its first iterations, that are taken."""
+
+SEED = 28
+"""Seed of the made shapes."""
+
+UNLIKE = {
+    "speed runs": ("nanogpt-0", "step times of 22 runs that train a small language model as fast as possible"),
+    "pipeline": ("spdl-download", "minutes of a data pipeline on 24 ranks"),
+    "update": ("genai-update", "latencies of requests on 80 containers, with covariates"),
+    "controlnet": ("genai-controlnet", "latencies of other requests on these containers, with covariates"),
+}
+"""Files of series unlike those of the accuracy page, by the names of their sets."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,55 @@ class Found:
     def over_peer(self, horizon: int) -> float:
         """Return Auto's error over that of the better of EWMA and ridge."""
         return self.mean(AUTO, horizon) / min(self.mean(AVERAGE, horizon), self.mean(RIDGE, horizon))
+
+
+def all_sets(folder: Path | None) -> Iterator[Set]:
+    """Yield every set; those of public data only if there is a folder of it."""
+    yield Set("dips", "near-constant speeds with rare dips, made here", [with_dips(seed) for seed in range(2)])
+    yield Set("latencies", "heavy-tailed latencies with a load, made here", [with_load(seed) for seed in range(2)])
+    yield from sets(quick=True, folder=folder)
+    if folder is not None:
+        yield from _unlike(folder / "unlike_2026")
+
+
+def with_dips(seed: int, workers: int = 7, iterations: int = MOST_ITERATIONS) -> Trace:
+    """Workers that always have the same speed, but for one iteration in five to fifteen, which is slow."""
+    rng = np.random.default_rng((SEED, seed))
+    rare_W = rng.uniform(0.07, 0.2, workers)
+    depth_TW = rng.uniform(0.1, 0.7, (iterations, workers))
+    return _made("dips", seed, 100.0 * np.where(rng.random(depth_TW.shape) < rare_W, 1.0 - depth_TW, 1.0))
+
+
+def with_load(seed: int, workers: int = 40, iterations: int = 400) -> Trace:
+    """Latencies that grow beyond a knee of the load before, with multiplicative noise and a heavy tail."""
+    rng = np.random.default_rng((SEED, 100 + seed))
+    load_TW = np.empty((iterations, workers))
+    load_TW[0] = rng.uniform(0.2, 0.8, workers)
+    for k in range(1, iterations):
+        towards_W = 0.15 * (0.5 - load_TW[k - 1]) + rng.normal(0, 0.12, workers)
+        load_TW[k] = np.clip(load_TW[k - 1] + towards_W, 0.0, 1.0)
+    queue_TW = 2.0 * np.maximum(load_TW - 0.6, 0.0) / (1.1 - load_TW)
+    tail_TW = 0.3 * rng.standard_t(4, load_TW.shape)
+    usual_W = rng.lognormal(0, 0.25, workers)
+    return _made("latencies", seed, 100.0 * usual_W / (1.0 + queue_TW) * np.exp(-tail_TW), load_TW)
+
+
+def _made(name: str, seed: int, speed_TW: Array, load_TW: Array | None = None) -> Trace:
+    covariates = {} if load_TW is None else {"covariates": load_TW[..., None], "covariate_names": ["load"]}
+    workers = [f"{name} {seed}/{w}" for w in range(speed_TW.shape[1])]
+    seconds_TW = 64.0 / speed_TW
+    return Trace(
+        np.full_like(seconds_TW, 64.0), seconds_TW, workers=workers, meta={"job": f"{name}-{seed}"}, **covariates
+    )  # type: ignore[arg-type]
+
+
+def _unlike(folder: Path) -> Iterator[Set]:
+    if not folder.is_dir():
+        return
+    import pandas as pd
+
+    for name, (file, about) in UNLIKE.items():
+        yield Set(name, about, [Trace.from_frame(pd.read_parquet(folder / f"{file}.parquet"), meta={"job": name})])
 
 
 def cut(data: Set) -> Set:
@@ -189,15 +253,16 @@ Command: `python benchmarks/accuracy_horizons.py --data FOLDER`: {spent:.0f} min
 Machine: {machine()}; one thread.
 
 RMSE of the speed over that of the last value known at that horizon, geometric mean over series, second half of each
-series. The sets are those of [decisions.md](decisions.md), of each {MOST_TRACES} traces of {MOST_WORKERS} workers and
-{MOST_ITERATIONS} iterations at most. Horizon 1 is the next iteration. `Auto` is not fitted, given the names of the
-set's covariates, and asked for all horizons at every iteration; covariates are those sampled when the forecast is made.
-Ridge is fitted at that horizon on the first half: its lags, its penalty, whether it sees covariates, and one fit for
-all series or one for each, are chosen for the set on the last fifth of that half. EWMA is ours, with its defaults.
-*Holds* is how often Auto's central 90% interval holds the speed, mean over series, with two standard errors: blocks of
-two horizons (at least {SHORTEST_BLOCK} iterations) of a trace count as independent, single iterations and workers of a
-fleet do not. Where that is above 2%, a set is too short to tell an interval of 88 from one of 92%. Constants of
-forecasts further ahead were chosen on the development sets, with synthetic fleets of other seeds.
+series. The sets are those of [accuracy.md](accuracy.md), smaller, and series unlike those, which the program describes;
+of each {MOST_TRACES} traces of {MOST_WORKERS} workers and {MOST_ITERATIONS} iterations at most. Horizon 1 is the next
+iteration. `Auto` is not fitted, given the names of the set's covariates, and asked for all horizons at every iteration;
+covariates are those sampled when the forecast is made. Ridge is fitted at that horizon on the first half: its lags, its
+penalty, whether it sees covariates, and one fit for all series or one for each, are chosen for the set on the last
+fifth of that half. EWMA is ours, with its defaults. *Holds* is how often Auto's central 90% interval holds the speed,
+mean over series, with two standard errors: blocks of two horizons (at least {SHORTEST_BLOCK} iterations) of a trace
+count as independent, single iterations and workers of a fleet do not. Where that is above 2%, a set is too short to
+tell an interval of 88 from one of 92%. Constants of forecasts further ahead were chosen on the development sets, with
+synthetic fleets of other seeds.
 """
     yield from verdict(found)
     for h in HORIZONS:
@@ -233,10 +298,20 @@ def told(missed: list[str], found: list[Found]) -> str:
 
 
 def main() -> None:
-    chosen = options(__doc__, processes=2)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of public data")
+    parser.add_argument("--sets", nargs="*", help="names of sets; the page is printed, not written")
+    parser.add_argument("--development", action="store_true", help="sets on which rules may be chosen; printed")
+    parser.add_argument("--processes", type=int, default=2, help="sets that are measured at once")
+    chosen = parser.parse_args()
+    wanted = [data for data in all_sets(chosen.data) if not chosen.sets or data.name in chosen.sets]
+    wanted = [cut(data) for data in wanted if not chosen.development or data.role == DEVELOPMENT]
     with ProcessPoolExecutor(chosen.processes) as pool:
-        found = list(pool.map(measured, [cut(data) for data in wanted(chosen)]))
-    put("\n".join(page(found)) + "\n", chosen, Path(__file__).with_suffix(".md"))
+        text = "\n".join(page(list(pool.map(measured, wanted)))) + "\n"
+    if chosen.data is None or chosen.sets or chosen.development:
+        print(text)
+    else:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

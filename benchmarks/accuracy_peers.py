@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from accuracy_direct import ORIGINS, ZERO_SHOT, next_of_few, ridge
-from accuracy_global import lightgbm
+from accuracy_direct import ORIGINS, ZERO_SHOT, lightgbm, next_of_few, ridge
 from accuracy_prepared import covariates_of, log_speed, speeds, squared, tuning
 from accuracy_sets import Set, half
 from numpy.typing import NDArray

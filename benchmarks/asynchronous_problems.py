@@ -65,9 +65,9 @@ def costs(kind: str, samples: int) -> Array:
     return scaled_N
 
 
-def fleet(grades: tuple[float, ...], workers: int, seed: int | None = None) -> Trace:
+def fleet(grades: tuple[float, ...], workers: int) -> Trace:
     """Return a fleet of which equal parts need so many times as long as the fastest, with 10% noise."""
-    rng = np.random.default_rng([workers, len(grades) if seed is None else seed])
+    rng = np.random.default_rng([workers, len(grades)])
     base_W = 1.0 / np.array(grades)[np.arange(workers) * len(grades) // workers]
     speed_TW = base_W * np.exp(rng.normal(0.0, 0.1, (400, workers)))
     return Trace(np.ones_like(speed_TW), 1.0 / speed_TW, meta={"job": "graded", "source": "synthetic"})

@@ -1,6 +1,6 @@
 """What balancing gains in a real training on this machine, and what it costs where there is nothing to gain.
 
-python benchmarks/live.py            # about 20 minutes on a machine that does nothing else; writes live.md, live.png
+python benchmarks/live.py            # about 20 minutes on a machine that does nothing else; writes live.md
 python benchmarks/live.py --quick    # a minute; prints only
 """
 
@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 from machine import machine
-from numpy.typing import NDArray
 
-from paceline.lab import DISTURBANCES, EQUAL, GLOBAL_BATCH, ExperimentOutcome, Setting, can_set_quotas, experiment
+from paceline.lab import DISTURBANCES, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.lab.experiment import DISTURBED, half_width
 
 BOTH = ("ewma", "auto")
@@ -29,11 +28,6 @@ SETTINGS = [
     Setting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=6.0),
     Setting(contention="between", schemes=BOTH, rounds=8, seconds=2.0),
 ]
-SHOWN = SETTINGS[1]
-
-
-COLORS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's palette, which color-blind readers can distinguish."""
 
 
 def foreign_cores(outcome: ExperimentOutcome) -> float:
@@ -64,37 +58,6 @@ def slowdown_of_others(outcome: ExperimentOutcome, scheme: str) -> float:
         return float("nan")
     others_KW = np.delete(each_KW, DISTURBED, axis=1)
     return float(np.median(others_KW[slow_K]) / np.median(others_KW[~slow_K]))
-
-
-def loss_figure(outcome: ExperimentOutcome, path: Path) -> None:
-    """Draw the loss of every scheme over samples and over its own training time."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 3.6), dpi=120, layout="constrained")
-    over_samples, over_time = figure.subplots(1, 2, sharey=True)
-    last = max(len(outcome.losses(scheme)) for scheme in outcome.setting.schemes)
-    for scheme, color in zip((EQUAL, *outcome.setting.schemes), ("#000000", *COLORS), strict=False):
-        loss = _smoothed(outcome.losses(scheme))
-        thousands = np.arange(1, len(loss) + 1) * GLOBAL_BATCH / 1000
-        seconds = np.cumsum(np.concatenate([turn.seconds for turn in outcome.turns if turn.scheme == scheme]))
-        before = len(loss) - len(seconds)
-        style = {"color": color, "label": scheme, "linewidth": 2.5 if scheme == EQUAL else 1.2}
-        over_samples.plot(thousands[:last], loss[:last], **style)
-        over_time.plot(seconds[: last - before], loss[before:last], **style)
-    over_samples.set(xlabel="thousand samples", ylabel="loss", yscale="log", title="after equal samples")
-    over_time.set(xlabel="seconds of training", title="after equal time")
-    over_time.legend(frameon=False)
-    figure.suptitle(str(DISTURBANCES[outcome.setting.contention]))
-    figure.savefig(path)
-
-
-def _smoothed(loss_K: NDArray[np.float64], window: int = 15) -> NDArray[np.float64]:
-    """Return the moving average over ``window`` iterations."""
-    sums = np.cumsum(np.insert(loss_K, 0, 0.0))
-    ends = np.arange(1, len(loss_K) + 1)
-    starts = np.maximum(ends - window, 0)
-    smooth: NDArray[np.float64] = (sums[ends] - sums[starts]) / (ends - starts)
-    return smooth
 
 
 def section(outcome: ExperimentOutcome) -> str:
@@ -150,12 +113,9 @@ def main() -> None:
         outcomes.append(experiment(setting))
         print(section(outcomes[-1]), flush=True)
     if not asked.quick and not asked.only:
-        here = Path(__file__)
-        here.with_suffix(".md").write_text(
+        Path(__file__).with_suffix(".md").write_text(
             PAGE.format(machine=machine("torch"), sections="\n".join(map(section, outcomes)), notes=NOTES)
         )
-        shown = next(outcome for outcome in outcomes if outcome.setting == SHOWN)
-        loss_figure(shown, here.with_suffix(".png"))
 
 
 NOTES = """## What stands in the way
@@ -197,10 +157,6 @@ every other round in the opposite order.
 - `control` forecasts and reports, but keeps equal batches: what looking costs.
 
 {sections}
-![Loss over samples and over time under a quota](live.png)
-
-The losses coincide after equal samples, and are ahead after equal time.
-
 {notes}"""
 
 if __name__ == "__main__":

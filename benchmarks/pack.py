@@ -7,7 +7,6 @@ of them is told speeds, which none can take. Axes: N samples, W ranks.
 
 from __future__ import annotations
 
-import heapq
 import math
 import os
 import sys
@@ -21,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from machine import machine
 from numpy.typing import NDArray
-from work import functions
+from work import functions, karmarkar_karp
 
 from paceline.solver import TokenCost, pack
 
@@ -61,32 +60,6 @@ SPEEDS: dict[str, Callable[[np.random.Generator], Array]] = {
 
 
 # The rules of others.
-
-
-def karmarkar_karp(cost_N: Array, parts: int, *, equal_size: bool = False) -> list[list[int]]:
-    """Largest differencing: merge the two most uneven partitions, the largest part of one with the other's smallest.
-
-    ``equal_size`` begins with groups of as many samples as there are parts, so that all parts have equally many.
-    """
-    order = np.argsort(cost_N, kind="stable").tolist()
-    step = parts if equal_size else 1
-    heap: list[tuple[float, int, list[tuple[float, list[int]]]]] = []
-    for first in range(0, len(order), step):
-        own = order[first : first + step]
-        split = sorted([(float(cost_N[one]), [one]) for one in own] + [(0.0, [])] * (parts - len(own)), key=_load)
-        heap.append((split[0][0] - split[-1][0], first, split))
-    heapq.heapify(heap)
-    number = len(order)
-    while len(heap) > 1:
-        (_, _, one), (_, _, other) = heapq.heappop(heap), heapq.heappop(heap)
-        merged = sorted(((a + b, x + y) for (a, x), (b, y) in zip(one, reversed(other), strict=True)), key=_load)
-        number += 1
-        heapq.heappush(heap, (merged[0][0] - merged[-1][0], number, merged))
-    return [own for _, own in heap[0][2]]
-
-
-def _load(part: tuple[float, list[int]]) -> float:
-    return part[0]
 
 
 def verl(length_N: Array, ranks: int) -> Plan:

@@ -20,12 +20,11 @@ from pathlib import Path
 # One thread: set before numpy starts its own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import federated
 import numpy as np
 import pandas as pd
 from accuracy_scores import geometric, score, served
 from accuracy_sets import DATA, Set, sets
-from asynchronous_problems import digits, fleet
+from asynchronous_problems import digits
 from curves import Mix, load_curves, random_mixes
 from machine import machine
 
@@ -244,53 +243,9 @@ def over_sets() -> str:
     return table(["set", *mean, "first"], rows)
 
 
-# -- federated ---------------------------------------------------------------------------------------------------
-
-CHANGED = {
-    "balanced": "the batch alone",
-    "adaptive-rate": "the batch and the rate",
-    "adaptive-steps": "the number of steps",
-}
-
-
-def rounds() -> str:
-    """Return what happens to accuracy if batches, rates or steps are adapted, over standard federated averaging."""
-    rows = []
-    for level, alpha in list(federated.LEVELS.items())[:: 1 if not QUICK else 3]:
-        runs: dict[str, list[Sequence[federated.RoundMoment]]] = {}
-        for seed in range(2 if QUICK else 5):
-            for name, run in federated.trained(federated.TASKS[0], alpha, 0.1, seed).items():
-                runs.setdefault(name, []).append(run)
-        for name, label in CHANGED.items():
-            found = federated.score(runs, name)
-            points = f"{found.points:+.1f} ± {found.points_half:.1f}"
-            rows.append([level, label, points, f"{found.total_time:.2f}"])
-    return table(
-        ["data", "adapted", "accuracy at the end, points over standard", "time of all rounds over standard"], rows
-    )
-
-
-# -- SaPS --------------------------------------------------------------------------------------------------------
-
-STALE = ("saps", "asp", "bsp", "ssp", "con-sgd", "dc-asgd-a")
-
-
-def stale() -> str:
-    """Return the time to accuracy of SaPS and others, each at its best of two base batches and four rates."""
-    rows = []
-    for workers, full in ((8, 16), (32, 8))[: 1 if QUICK else None]:
-        bests = []
-        for name in STALE:
-            times = FleetTimes.from_trace(fleet((1, 2, 4, 8), workers, seed=0), workers=workers, batch=full)
-            bests.append(min(Contest(times, batch).best(name) for batch in (full, full // 2)))
-        shown = ("never" if np.isinf(seconds) else f"{seconds:.0f}" for seconds in bests)
-        rows.append([f"1x/2x/4x/8x, {workers} workers", *shown])
-    return table(["fleet", *STALE], rows)
-
-
 # -- the page ----------------------------------------------------------------------------------------------------
 
-PARTS = {"gpus": gpus, "cpus": cpus, "forecasts": forecasts, "over_sets": over_sets, "rounds": rounds, "stale": stale}
+PARTS = {"gpus": gpus, "cpus": cpus, "forecasts": forecasts, "over_sets": over_sets}
 
 
 def main() -> None:
@@ -369,12 +324,12 @@ fleets whose covariates come late or mislead (queues, misled).
 **Claim** (TCC): adapting the batch keeps the accuracy of standard federated learning, and is faster; adapting the local
 steps as well as adapting the rate with the batch loses accuracy.
 
-**Here**: 100 phones with published batch times, a tenth of them in a round, 50 rounds, five seeds, 95% half-widths.
+**Here**: [federated rounds](federated.md) of phones with published batch times, whose rows *balanced*, *adaptive-steps*
+and *adaptive-rate* are these three.
 
-{rounds}
-
-**Why it differs**: all three are a third faster and within a point of the accuracy of standard federated averaging, so
-neither the loss that the paper reports for steps and rates nor the full accuracy that it reports for batches shows.
+**Why it differs**: with a tenth of 100 phones in a round, all three are a third faster and within a point of the
+accuracy of standard federated averaging, so neither the loss that the paper reports for steps and rates nor the full
+accuracy that it reports for batches shows.
 This task is small; a larger one may show what the paper saw.
 
 ## SaPS: before synchronous and asynchronous training
@@ -382,15 +337,12 @@ This task is small; a larger one may show what the paper saw.
 **Claim** (Yu et al., HPCC 2019): it converges before fully synchronous, fully asynchronous and some other variants of
 SGD.
 
-**Here**: simulated seconds to 95% of held-out digits on fleets of which a quarter each is 1x, 2x, 4x and 8x as fast;
-every scheme at its own best of two base batches and four rates.
-
-{stale}
+**Here**: [time to accuracy](asynchronous.md) on fleets of which, say, a quarter each is 1x, 2x, 4x and 8x as fast;
+every scheme at its own best batch and rate.
 
 **Why it differs**: far ahead of synchronous training, as claimed, and level with asynchronous training once everybody's
 batch and rate are tuned. The paper's rules are not public, and ours are stated in [asynchronous
-training](../docs/howto/asynchronous.md). More tasks, fleets and seeds, with intervals: [time to
-accuracy](asynchronous.md).
+training](../docs/howto/asynchronous.md).
 """
 
 

@@ -49,7 +49,7 @@ def microseconds(act: Callable[[], object], times: int) -> tuple[float, float]:
 
 
 def iteration_rows(folder: Path) -> Iterator[Row]:
-    """Yield what an iteration that does nothing costs: in a ``with`` block, and by hooks."""
+    """Yield what an iteration that does nothing costs: in a ``with`` block, and by hooks in a training loop."""
     with Recorder(folder / "with.jsonl", "0") as recorder:
 
         def block() -> None:
@@ -58,29 +58,6 @@ def iteration_rows(folder: Path) -> Iterator[Row]:
 
         yield "`with recorder.iteration(...)`", *microseconds(block, ITERATIONS)
 
-    with Recorder(folder / "parts.jsonl", "0") as recorder:
-
-        def parts() -> None:
-            with recorder.iteration(samples=64) as step:
-                with step.waiting():
-                    pass
-                with step.communicating():
-                    pass
-
-        yield "the same with `waiting` and `communicating`", *microseconds(parts, ITERATIONS)
-
-    with Recorder(folder / "watch.jsonl", "0") as recorder:
-        model, arguments = torch.nn.Linear(1, 1), (torch.zeros(64, 1),)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        watching = watch(model, optimizer, recorder)
-
-        def marks() -> None:
-            watching.before_forward(model, arguments, {})
-            watching.after_forward(model, arguments, None)
-            watching.before_step(optimizer)
-            watching.after_step(optimizer)
-
-        yield "`watch`: its hooks, with four phases", *microseconds(marks, ITERATIONS)
     yield "`watch`: in a loop of PyTorch's, by difference", *watch_difference(folder)
 
 

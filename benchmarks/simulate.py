@@ -1,17 +1,16 @@
 """Savings that `paceline simulate` promises from a probe, beside those that `attach` then realizes by the clock.
 
 python benchmarks/simulate.py              # about 10 minutes on two idle cores; writes simulate.md
-python benchmarks/simulate.py 0 8 -o FILE  # these trials only, added to the file; --page FILE writes the page of it
+python benchmarks/simulate.py 0 8          # these trials only; prints
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -228,24 +227,13 @@ sleep.
 
 
 def main() -> None:
-    """Run trials, and write the page of those that ran."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("first", type=int, nargs="?", default=0)
-    parser.add_argument("last", type=int, nargs="?", default=TRIALS)
-    parser.add_argument("-o", "--out", type=Path)
-    parser.add_argument("--page", type=Path)
-    asked = parser.parse_args()
-    if asked.page:
-        found = [Row(**json.loads(line)) for line in asked.page.read_text(encoding="utf-8").splitlines()]
-    else:
-        found = []
-        for row in rows(list(range(asked.first, asked.last))):
-            print(row, flush=True)
-            found.append(row)
-            if asked.out:
-                with asked.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(asdict(row)) + "\n")
-    if not asked.out:
+    """Run trials; write the page if these are all."""
+    asked = list(map(int, sys.argv[1:])) or [0, TRIALS]
+    found = []
+    for row in rows(list(range(*asked))):
+        print(row, flush=True)
+        found.append(row)
+    if asked == [0, TRIALS]:
         Path(__file__).with_suffix(".md").write_text(page(found), encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """Measure the time to serve one iteration of a fleet, and the size of the state per worker.
 
-Run as ``python benchmarks/speed.py``; it writes speed.md beside this file. ``--quick`` tries small fleets only. Peers
-take part where they are installed. Axes: T iterations, W workers, D covariates.
+Run as ``python benchmarks/speed.py``; it writes speed.md beside this file. ``--quick`` tries small fleets only. river
+takes part where it is installed. Axes: T iterations, W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import os
 import statistics
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 # One thread for everybody: set before numpy starts its own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("NIXTLA_ID_AS_COL", "1")
 
 import numpy as np
 from machine import machine
@@ -34,6 +32,9 @@ Step = Callable[[Array, Array], object]
 COVARIATES = ("cpu_share", "memory_pressure")
 OURS = ("last-value", "ewma", "RLS", "gated NARX", "Auto")
 SIZES = (1, 8, 32, 100, 1000, 10_000, 100_000)
+PEER, MOST_OF_PEER = "river HoltWinters", 10_000
+"""Another library, and the largest fleet that it is measured on: it takes too long on larger ones."""
+
 SETTLED = 40
 """Iterations before the first that is timed: every memory is full then."""
 
@@ -82,9 +83,6 @@ def served(model: FleetPredictor, workers: int) -> Step:
     return step
 
 
-# -- other libraries: from a fleet's past to what serves one iteration; ImportError where one is not installed --------
-
-
 def holt_winters(speed_TW: Array, covariates_TWD: Array) -> Step:
     """River's level and trend, one model for each worker."""
     from river.time_series import HoltWinters
@@ -101,48 +99,14 @@ def holt_winters(speed_TW: Array, covariates_TWD: Array) -> Step:
     return step
 
 
-def mlforecast_linear(speed_TW: Array, covariates_TWD: Array) -> Step:
-    """Mlforecast: one linear regression over all workers on four lags and the covariates; update, then predict."""
-    import pandas as pd
-    from mlforecast import MLForecast
-    from sklearn.linear_model import LinearRegression
-
-    ids, covariates = np.arange(speed_TW.shape[1]), [f"covariate{d}" for d in range(covariates_TWD.shape[2])]
-
-    def table(when: int, covariates_WD: Array, **more: Array) -> pd.DataFrame:
-        columns = {"unique_id": ids, "ds": np.full(len(ids), when), **more}
-        return pd.DataFrame(columns | dict(zip(covariates, covariates_WD.T, strict=True)))
-
-    past = [table(t, covariates_TWD[t], y=speed_TW[t]) for t in range(len(speed_TW))]
-    forecaster = MLForecast(models=[LinearRegression()], freq=1, lags=[1, 2, 3, 4], num_threads=1)
-    forecaster.fit(pd.concat(past, ignore_index=True), static_features=[])
-    when, covariates_now = len(speed_TW), covariates_TWD[-1]
-
-    def step(speed_W: Array, covariates_WD: Array) -> pd.DataFrame:
-        nonlocal when, covariates_now
-        forecaster.update(table(when, covariates_now, y=speed_W))
-        when, covariates_now = when + 1, covariates_WD
-        return forecaster.predict(1, X_df=table(when, covariates_WD))
-
-    return step
-
-
-PEERS: dict[str, tuple[Callable[[Array, Array], Step], int]] = {
-    "river HoltWinters": (holt_winters, 10_000),
-    "mlforecast linear": (mlforecast_linear, 10_000),
-}
-"""Every other library under the name to show, and the largest fleet that it is measured on."""
-
-
 def contestants(workers: int) -> dict[str, Step]:
     """Return everybody who takes part in a fleet of this size."""
     steps = {name: served(predictor(name), workers) for name in OURS}
-    for name, (serve, largest) in PEERS.items():
-        if workers <= largest:
-            try:
-                steps[name] = serve(*fleet(workers, 200 if workers <= 1000 else 20))
-            except ImportError:
-                print(f"{name} is not installed", file=sys.stderr)
+    if workers <= MOST_OF_PEER:
+        try:
+            steps[PEER] = holt_winters(*fleet(workers, 200 if workers <= 1000 else 20))
+        except ImportError:
+            print(f"{PEER} is not installed", file=sys.stderr)
     return steps
 
 
@@ -185,38 +149,19 @@ def tables(sizes: tuple[int, ...]) -> Iterator[str]:
     yield "\n## Microseconds per call\n\n" + head
     for name in OURS:
         yield f"| {name} | " + " | ".join(f"{taken[w][name]:,.0f}" for w in sizes) + " |"
-    yield "\n## How many times longer than Auto\n\nAbove 1 Auto is faster.\n\n" + head
-    for name in names[len(OURS) :]:
-        yield f"| {name} | " + " | ".join(_ratio(taken[w].get(name), taken[w]["Auto"]) for w in sizes) + " |"
 
 
 def _cell(call: float | None, workers: int) -> str:
     return "" if call is None else f"{call / workers:.3g}" if call / workers < 100 else f"{call / workers:,.0f}"
 
 
-def _ratio(theirs: float | None, ours: float) -> str:
-    return "" if theirs is None else f"{theirs / ours:.2g}" if theirs / ours < 10 else f"{theirs / ours:,.0f}"
-
-
-def installed() -> list[str]:
-    """Return the peers' packages that are here."""
-    found = []
-    for name in ("river", "mlforecast"):
-        try:
-            version(name)
-        except PackageNotFoundError:
-            continue
-        found.append(name)
-    return found
-
-
 def report(quick: bool) -> Iterator[str]:
     yield "# The time to serve a fleet, and the state per worker\n"
     yield "Command: `python benchmarks/speed.py`\n"
-    yield f"Machine: {machine(*installed())}; one thread.\n"
+    yield f"Machine: {machine(*(['river'] if find_spec('river') else []))}; one thread.\n"
     yield "One iteration learns the newest speeds and forecasts the next, with the covariates cpu_share and"
     yield "memory_pressure (covariates) where supported; inputs and outputs are arrays. Medians, all in turns."
-    yield "A library is left out for fleets on which it takes too long. river HoltWinters takes no covariates and mixes"
+    yield "river HoltWinters is left out of fleets on which it takes too long; it takes no covariates and mixes"
     yield "nothing: compare it with `ewma`.\n"
     yield from tables(SIZES[:4] if quick else SIZES)
     yield "\n## Bytes of state per worker\n\n| | bytes |\n| --- | --- |"
@@ -226,9 +171,7 @@ def report(quick: bool) -> Iterator[str]:
 
 def main() -> None:
     quick = "--quick" in sys.argv[1:]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the peers, about their fits
-        text = "\n".join(report(quick)) + "\n"
+    text = "\n".join(report(quick)) + "\n"
     if not quick:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)

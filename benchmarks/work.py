@@ -89,22 +89,35 @@ def speed_only(length_N: Array, speed_W: Array) -> Owners:
     return np.repeat(np.arange(len(speed_W)), split(Curves.from_speed(speed_W), len(length_N), lower=1).sizes)
 
 
-def karmarkar_karp(length_N: Array, speed_W: Array) -> Owners:
-    """Largest differencing, for equal machines: merge the two most uneven partitions, largest with smallest."""
-    ranks, count = len(speed_W), 0
+def karmarkar_karp(cost_N: Array, parts: int, *, equal_size: bool = False) -> list[list[int]]:
+    """Largest differencing: merge the two most uneven partitions, the largest part of one with the other's smallest.
+
+    ``equal_size`` begins with groups of as many samples as there are parts, so that all parts have equally many.
+    """
+    order = np.argsort(cost_N, kind="stable").tolist()
+    step = parts if equal_size else 1
     heap: list[tuple[float, int, list[tuple[float, list[int]]]]] = []
-    for sample, cost in enumerate(cost_of(length_N).tolist()):
-        heap.append((-cost, count, [(0.0, [])] * (ranks - 1) + [(cost, [sample])]))
-        count += 1
+    for first in range(0, len(order), step):
+        own = order[first : first + step]
+        split = sorted([(float(cost_N[one]), [one]) for one in own] + [(0.0, [])] * (parts - len(own)), key=_load)
+        heap.append((split[0][0] - split[-1][0], first, split))
     heapq.heapify(heap)
+    number = len(order)
     while len(heap) > 1:
         (_, _, one), (_, _, other) = heapq.heappop(heap), heapq.heappop(heap)
-        merged = [(a + b, left + right) for (a, left), (b, right) in zip(one, reversed(other), strict=True)]
-        merged.sort(key=lambda part: part[0])
-        count += 1
-        heapq.heappush(heap, (merged[0][0] - merged[-1][0], count, merged))
+        merged = sorted(((a + b, x + y) for (a, x), (b, y) in zip(one, reversed(other), strict=True)), key=_load)
+        number += 1
+        heapq.heappush(heap, (merged[0][0] - merged[-1][0], number, merged))
+    return [own for _, own in heap[0][2]]
+
+
+def _load(part: tuple[float, list[int]]) -> float:
+    return part[0]
+
+
+def differenced(length_N: Array, speed_W: Array) -> Owners:
     owner_N = np.empty(len(length_N), dtype=np.int64)
-    for rank, (_, samples) in enumerate(heap[0][2]):
+    for rank, samples in enumerate(karmarkar_karp(cost_of(length_N), len(speed_W))):
         owner_N[samples] = rank
     return owner_N
 
@@ -142,7 +155,7 @@ RULES: dict[bool, dict[str, Rule]] = {
     False: {
         "equal counts": equal_counts,
         "speed only": speed_only,
-        "Karmarkar-Karp": karmarkar_karp,
+        "Karmarkar-Karp": differenced,
         "ours": ours,
     },
     True: {"equal counts": equal_counts, "speed only": speed_only, "ours": ours_padded},
@@ -186,7 +199,7 @@ def _over(
 
 def timed() -> Iterator[str]:
     """Yield how long the solver takes, in turns with the others."""
-    rules: dict[str, Rule] = {"ours, packed": ours, "ours, padded": ours_padded, "Karmarkar-Karp": karmarkar_karp}
+    rules: dict[str, Rule] = {"ours, packed": ours, "ours, padded": ours_padded, "Karmarkar-Karp": differenced}
     if find_spec("transformers"):
         rules["batch_rebalance"] = batch_rebalance
     yield f"| samples | ranks | speeds | {' | '.join(rules)} |"

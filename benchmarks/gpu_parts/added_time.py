@@ -6,11 +6,9 @@ import time
 
 import numpy as np
 import torch
-from place import Found, Place, join, ours, run
-from torch.nn.parallel import DistributedDataParallel
+from place import BusyLoop, Found, Place, join, ours, run
 
 from paceline.predictors import Auto
-from paceline.torch import BalancedLoader, attach
 
 STEPS = (0.005, 0.02)
 """Seconds for which a step keeps the device busy."""
@@ -19,43 +17,26 @@ MOST_WALL, MOST_LAUNCH = 5e-4, 5e-3
 """Seconds that balancing may add to a step, and to the CPU's time to launch it: three times what an H200 showed."""
 
 
-class Training:
-    """A training loop of one rank, plain or balanced, that keeps the device busy for so long in every step."""
+class Training(BusyLoop):
+    """A training loop, plain or balanced, whose steps keep the device busy for so long."""
 
     def __init__(self, place: Place, busy: float, balanced: bool) -> None:
-        self.place, self.busy = place, busy
         layers = [torch.nn.Linear(256, 256) for _ in range(8)]
-        self.model = DistributedDataParallel(torch.nn.Sequential(*layers).to(place.device))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.loader = BalancedLoader(torch.randn(64 * 64, 256), 64)
-        self.balance = attach(self.model, self.loader, predictor=Auto()) if balanced else None
-        self._steps = self._train()
+        attached = {"predictor": Auto()} if balanced else {}
+        super().__init__(place, torch.nn.Sequential(*layers), torch.randn(64 * 64, 256), **attached)
+        self.busy = busy
 
-    def _train(self):
-        while True:
-            for inputs in self.loader:
-                self.optimizer.zero_grad()
-                outputs = self.model(inputs.to(self.place.device, non_blocking=True))
-                self.place.busy(self.busy)
-                outputs.square().mean().backward()
-                self.optimizer.step()
-                yield
+    def launched(self, steps: int, *, done: bool = False) -> float:
+        """Return the seconds of the CPU to launch a step, or of the clock until the device has done it.
 
-    def block(self, steps: int) -> float:
-        """Return the wall seconds of a step, of so many that are launched one after the other."""
+        So few steps should be launched that no queue of kernels is full.
+        """
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(steps):
-            next(self._steps)
-        torch.cuda.synchronize()
-        return (time.perf_counter() - began) / steps
-
-    def launched(self, steps: int) -> float:
-        """Return the seconds that a step takes the CPU, of so few that no queue of kernels is full."""
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(steps):
-            next(self._steps)
+            self.step(self.busy)
+        if done:
+            torch.cuda.synchronize()
         return (time.perf_counter() - began) / steps
 
 
@@ -66,11 +47,11 @@ def compared(place: Place, found: Found, busy: float) -> list[str]:
     walls: dict[bool, list[float]] = {False: [], True: []}
     launches: dict[bool, list[float]] = {False: [], True: []}
     for kind in kinds.values():
-        kind.block(40 if place.real else 8)  # until it is known how long planning takes
+        kind.launched(40 if place.real else 8, done=True)  # until it is known how long planning takes
     with place.waits() as waits:
         for turn in range(turns):
             for balanced in (False, True) if turn % 2 else (True, False):
-                walls[balanced].append(kinds[balanced].block(steps))
+                walls[balanced].append(kinds[balanced].launched(steps, done=True))
                 launches[balanced].append(kinds[balanced].launched(8 if place.real else 3))
     found.require(not ours(waits), f"the library waits for the device: {sorted(set(ours(waits)))}")
     kinds[True].balance.close()

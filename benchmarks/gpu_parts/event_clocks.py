@@ -7,13 +7,11 @@ from collections import deque
 
 import numpy as np
 import torch
-from place import Found, Place, join, ours, run
-from torch.nn.parallel import DistributedDataParallel
+from place import BusyLoop, Found, Place, join, ours, run
 
 from paceline.coordinator import Policy
 from paceline.predictors import EWMA, RLS, LastValue
 from paceline.recording.torch.clock import Clock, CUDAMarks
-from paceline.torch import BalancedLoader, attach
 
 LENGTHS = (0.001, 0.005, 0.02, 0.05)
 """Seconds of a busy loop."""
@@ -63,41 +61,21 @@ class Load:
             self.now = float(self.chance.choice([0.0, 0.5, 1.0]))
 
 
-class Loop:
-    """A small training in a process group of one rank, whose steps keep the device busy for a given time."""
-
-    def __init__(self, place: Place, predictor: object, covariates: list[Load]) -> None:
-        self.place = place
-        self.model = DistributedDataParallel(torch.nn.Linear(16, 4).to(place.device))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.loader = BalancedLoader(torch.randn(64 * 16, 16), 64)
-        self.balance = attach(
-            self.model, self.loader, predictor=predictor, policy=Policy(warmup=2), covariates=covariates
-        )
-        self.seen: list[tuple[float, float]] = []
-        self.balance.on_iteration.append(lambda one: self.seen.append((one.forecast_seconds[0], one.seconds[0])))
-        self.batches = self._endless()
-
-    def _endless(self):
-        while True:
-            for inputs in self.loader:
-                yield inputs.to(self.place.device, non_blocking=True)
-
-    def step(self, seconds: float) -> torch.Tensor:
-        """Train a step, in whose forward pass the device is busy for so long; return the loss."""
-        inputs = next(self.batches)
-        self.optimizer.zero_grad()
-        outputs = self.model(inputs)
-        self.place.busy(seconds)
-        loss = outputs.square().mean()
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
+def small_loop(place: Place, predictor: object, covariates: list[Load]) -> BusyLoop:
+    policy = Policy(warmup=2)
+    return BusyLoop(
+        place,
+        torch.nn.Linear(16, 4),
+        torch.randn(64 * 16, 16),
+        predictor=predictor,
+        policy=policy,
+        covariates=covariates,
+    )
 
 
 def no_waits(place: Place, found: Found) -> None:
     """Let a balanced loop run ahead of the device."""
-    loop = Loop(place, EWMA(), [])
+    loop = small_loop(place, EWMA(), [])
     for _ in range(SETTLED):
         loop.step(0.001)
     torch.cuda.synchronize()
@@ -123,13 +101,14 @@ def ahead(place: Place, found: Found) -> None:
     errors = {}
     for name, predictor in {"RLS with the covariate": RLS(covariates=["load"]), "last value": LastValue()}.items():
         load = Load()
-        loop = Loop(place, predictor, [load])
+        loop, seen = small_loop(place, predictor, [load]), []
+        loop.balance.on_iteration.append(lambda one, seen=seen: seen.append((one.forecast_seconds[0], one.seconds[0])))
         losses = deque([torch.zeros(())])
         for _ in range(150 if place.real else 60):
             losses.append(loop.step(0.004 * (1 + load.now)))
             losses.popleft().item()  # of the step before, as loops print it: so the device is one step behind
             load.moves()
-        known = np.array([pair for pair in loop.seen[20:] if np.isfinite(pair).all()])
+        known = np.array([pair for pair in seen[20:] if np.isfinite(pair).all()])
         errors[name] = float(np.sqrt(np.square(known[:, 0] / known[:, 1] - 1).mean()))
         horizon = loop.balance.balancer.horizon
         found.require(horizon == 2, f"plans on a device must be for two iterations ahead, not {horizon}")

@@ -107,6 +107,38 @@ class Place:
         return {**facts, "driver": _driver(), "commit": _commit()}
 
 
+class BusyLoop:
+    """A training loop of one rank, plain or balanced, whose steps keep the device busy for a given time."""
+
+    def __init__(self, place: Place, model: torch.nn.Module, inputs: torch.Tensor, **attached: Any) -> None:
+        from torch.nn.parallel import DistributedDataParallel
+
+        from paceline.torch import BalancedLoader, attach
+
+        self.place = place
+        self.model = DistributedDataParallel(model.to(place.device))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.loader = BalancedLoader(inputs, 64)
+        self.balance = attach(self.model, self.loader, **attached) if attached else None
+        self._batches = self._forever()
+
+    def _forever(self) -> Iterator[torch.Tensor]:
+        while True:
+            for inputs in self.loader:
+                yield inputs.to(self.place.device, non_blocking=True)
+
+    def step(self, seconds: float) -> torch.Tensor:
+        """Train a step, in whose forward pass the device is busy for so long; return the loss."""
+        inputs = next(self._batches)
+        self.optimizer.zero_grad()
+        outputs = self.model(inputs)
+        self.place.busy(seconds)
+        loss = outputs.square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
 def ours(waits: Sequence[str]) -> list[str]:
     """Return those of the places that lie in the library."""
     import paceline

@@ -26,7 +26,7 @@ class Policy:
 
     Sizes are changed once the time that keeping them is expected to have cost, summed since they were chosen, exceeds
     what a change costs. So a large gain is taken at once, a small one that lasts a little later, and one that comes
-    and goes seldom. ``benchmarks/decisions.md`` compares this with following every forecast.
+    and goes seldom.
 
     Parameters
     ----------
