@@ -15,6 +15,7 @@ import struct
 import sys
 import sysconfig
 import tempfile
+import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -143,6 +144,7 @@ def compete(rank: int, put: Any, name: str, order: list[tuple[str, int]], folder
     """Train every scheme in its turns; put the scheme, the tokens and the seconds of each."""
     from paceline.lab.experiment_worker import last_iteration, start_disturbance, train_turn
 
+    warnings.filterwarnings("ignore", message="A further model")  # each scheme has one
     os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
     data, disturbed = texts(WORDS, LONGEST + 1, 2), rank == 1
     if place is not None and disturbed:
