@@ -117,17 +117,6 @@ def bytedance_llm(folder):
     pd.DataFrame(rows).astype(types).to_parquet(folder / "trace-XX.parquet")
 
 
-def tensorboard(folder):
-    """CM-DARE's speeds every hundred steps, and Sync-Switch's loss, of a run that stepped back and went on."""
-    (folder / "res15k80worker1.csv").write_text(
-        "Wall time,Step,Value\n1568069781.25,101,8.5\n1568069791.25,201,9.5\n1568069816.25,301,4.5\n"
-    )
-    (folder / "cifar100_res50__12_88_1.csv").write_text(
-        "Wall time,Step,Value\n1600525568.0,1,8.25\n1600525618.0,101,4.5\n1600525618.0,101,4.5\n"
-        "1600525718.0,51,4.75\n1600525743.0,151,4.0\n"
-    )
-
-
 def sync_switch(folder, shift=193.0):
     """One training as the repository keeps it: a loss and a norm every hundred steps, fewer accuracies, and copies of
     which the pause of a restart was taken out. It takes half a second a step, and a quarter after the restart."""

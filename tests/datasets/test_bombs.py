@@ -80,25 +80,3 @@ def test_far_too_many_columns_refused_at_once(tmp_path, columns):
     names = ["worker", "iteration", "samples", "seconds", *(f"c{k}" for k in range(columns))]
     path.write_text(",".join(names) + "\n" + ",".join(["1"] * len(names)) + "\n")
     assert bounded(READ, path, "csv") == "refused"
-
-
-@pytest.mark.slow
-def test_flipped_bits_of_parquet_raise_only_sentences(tmp_path):
-    """Of 600 flipped files three raised errors of libraries below."""
-    from paceline.datasets import Trace, read_traces
-
-    rng = np.random.default_rng(0)
-    trace = Trace(rng.integers(1, 9, (40, 3)), rng.uniform(0.1, 1, (40, 3)), meta={"job": "tiny"})
-    whole = trace.save(tmp_path / "good.parquet").read_bytes()
-    path = tmp_path / "flipped.parquet"
-    for _ in range(300):
-        data = bytearray(whole)
-        for at in rng.integers(0, len(data), rng.integers(1, 4)):
-            data[at] ^= 1 << int(rng.integers(8))
-        path.write_bytes(data)
-        for read in (lambda: Trace.load(path), lambda: read_traces(path)):
-            try:
-                read()
-            except ValueError as error:
-                if "flipped.parquet" not in str(error):
-                    raise

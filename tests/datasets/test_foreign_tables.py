@@ -13,17 +13,6 @@ from typer.testing import CliRunner
 from paceline.cli.main import app
 from paceline.datasets import Trace, read_profiles, read_traces
 
-
-@pytest.fixture
-def made(tmp_path):
-    def write(name, text):
-        path = tmp_path / name
-        path.write_text(text)
-        return path
-
-    return write
-
-
 TIDY = "worker,iteration,samples,seconds"
 
 
@@ -158,12 +147,6 @@ def test_clear_table_is_read_and_reported(made, caplog):
     assert "--with seconds=step_time_ms" in trace.meta["read_as"]
     assert trace.meta["read_as"] in caplog.text
     assert read_traces(path, samples=32)[0].speed.tolist() == [[320, 640]]
-
-
-def test_several_times_are_all_named(made):
-    path = made("a.csv", "step,rank,step_time,iter_time\n0,0,1,2\n")
-    with pytest.raises(ValueError, match=r"seconds=step_time .*\['iter_time'\]"):
-        read_traces(path)
 
 
 def test_nvidia_smi_is_read_with_its_units_and_dates(made):

@@ -109,15 +109,6 @@ def test_hivemind_monitor_peers_are_workers(tmp_path):
     np.testing.assert_array_equal(trace.speed, [[NAN, 10], [NAN, 11], [20.5, 12], [21.5, 12.5]])
 
 
-def test_a_hivemind_file_is_a_wandb_export_too(tmp_path):
-    """A step of 1 s and .5 s of averaging: 32 / 1.5."""
-    layouts.hivemind(tmp_path)
-    path = tmp_path / "hivemind-7-gc-t4-1.csv"
-    trace = only(path, "wandb", seconds="02_timing/step_time_s", samples=32)
-    np.testing.assert_allclose(trace.speed, np.full((4, 1), 32 / 1.5))
-    assert covariate(trace, "cpu/load/avg_sys_load_one_min_percent").ravel().tolist() == [4, 5, 6, 7]
-
-
 def test_pai_minibatches_are_thousandths(tmp_path):
     """250, 200 and 125 thousandths are 4, 5 and 8 mini-batches a second; 1000 is one."""
     layouts.pai_minibatch(tmp_path)
@@ -150,22 +141,6 @@ def test_bytedance_computing_of_ranks(tmp_path):
     assert "restarts" not in traces[0].meta
     micro = read_traces(tmp_path, micro_batches=True)
     np.testing.assert_allclose(micro[0].speed, [[8, 16 / 3]] * 4)
-
-
-def test_cm_dare_steps_follow_the_clock(tmp_path):
-    """A hundred steps in 10 s, then in 25 s."""
-    layouts.tensorboard(tmp_path)
-    path = tmp_path / "res15k80worker1.csv"
-    np.testing.assert_array_equal(only(path).speed, [[10], [4]])
-    np.testing.assert_array_equal(only(path, value_is_rate=True).speed, [[8.5], [9.5], [4.5]])
-
-
-def test_sync_switch_step_back_is_restart(tmp_path):
-    """A hundred steps in 50 s; then a restart, which has no speed; then a hundred in 25 s."""
-    layouts.tensorboard(tmp_path)
-    trace = only(tmp_path / "cifar100_res50__12_88_1.csv")
-    np.testing.assert_array_equal(trace.speed, [[2], [NAN], [4]])
-    assert trace.meta["restarts"] == "1"
 
 
 def test_sync_switch_folder_is_one_training(tmp_path):

@@ -53,15 +53,6 @@ def test_wrong_kinds_of_times_refused(column, values, sentence):
         Trace.from_frame(FRAME.assign(**{column: values}))
 
 
-def test_unreported_iterations_are_counted_gaps(tmp_path):
-    frame = pd.DataFrame({"worker": "a", "iteration": [0, 1, 7], "samples": 8, "seconds": 1})
-    trace = Trace.from_frame(frame)
-    assert np.isfinite(trace.speed[:, 0]).tolist() == [True, True, *[False] * 5, True]
-    assert trace.meta["absent"] == "5 of 8 iterations, for all workers"
-    again = Trace.load(trace.save(tmp_path / "t.parquet"))
-    assert again.meta == trace.meta
-
-
 @given(st.sets(st.integers(-1000, 1000), min_size=1, max_size=20))
 def test_iterations_keep_their_distance(numbers):
     frame = pd.DataFrame({"worker": "a", "iteration": sorted(numbers), "samples": 1, "seconds": 1})
@@ -94,16 +85,6 @@ def test_a_mapping_that_cannot_be_is_refused(arguments, sentence):
         return
     with pytest.raises(ValueError, match=sentence):
         Trace.from_frame(FRAME, **arguments)
-
-
-def test_csv_takes_names_units_and_dates(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text("rank,step,duration_ms,at\nx,0,250,2024-05-01 12:00:00\nx,1,500,2024-05-01T12:00:01.5\n")
-    columns = {"worker": "rank", "iteration": "step", "seconds": "duration_ms", "start": "at", "samples": 8}
-    (trace,) = read_traces(path, "csv", unit="ms", **columns)
-    np.testing.assert_array_equal(trace.speed, [[32], [16]])
-    assert np.diff(trace.start[:, 0]) == [1.5]
-    assert trace.start[0, 0] == pd.Timestamp("2024-05-01 12:00:00").timestamp()
 
 
 @pytest.mark.slow
@@ -211,12 +192,3 @@ def test_a_number_and_its_text_are_one_worker():
     trace = Trace.from_frame(frame)
     assert trace.workers == ("1", "2", "10")
     np.testing.assert_array_equal(trace.samples, [[5, 8, 7], [6, NAN, NAN]])
-
-
-def test_the_first_pair_that_repeats_is_named():
-    frame = pd.DataFrame(
-        {"worker": list("bbabbcc"), "iteration": [3, 4, 3, 4, 5, 9, 9], "samples": 1, "seconds": 1},
-        index=[5, 5, 5, 5, 5, 5, 5],
-    )
-    with pytest.raises(ValueError, match=r"^worker b reports iteration 4 more than once; each pair \(worker, iterat"):
-        Trace.from_frame(frame)

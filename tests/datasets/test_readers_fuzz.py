@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from readings import formats
 
-from paceline.datasets import read_traces
+from paceline.datasets import Trace, read_traces
 
 HIVEMIND_PARTS = ["dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step", "step"]
 
@@ -149,8 +149,10 @@ def test_damaged_parquet_read_or_refused(name, tmp_path):
 
     path = tmp_path / "x.parquet"
     columns = {"rank": 0, "stage": 0, "step": range(50), "optype": "forward-compute", "duration": 0.5, "seq_id": 0}
-    tidy = {"worker": "a", "iteration": range(50), "samples": 8, "seconds": 0.5}
-    pd.DataFrame(columns if name == "bytedance_llm" else tidy).to_parquet(path)
+    if name == "bytedance_llm":
+        pd.DataFrame(columns).to_parquet(path)
+    else:
+        Trace(np.full((50, 2), 8.0), np.full((50, 2), 0.5)).save(path)
     whole = path.read_bytes()
 
     @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])

@@ -4,13 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from readings import only
 
 from paceline.datasets import read_traces
-
-
-def only(path, **options):
-    (trace,) = read_traces(path, **options)
-    return trace
 
 
 def test_scores_in_json_lines_are_the_same(tmp_path):

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 from readings import DSTAT, DSTAT_ROW, MACHINES, only
 
-from paceline.datasets import Trace, read_traces
-
-
-def test_own_files_are_read_like_any_other(made, tmp_path):
-    trace = Trace([[8, 8]], [[1, 2]], workers=["a", "b"], meta={"job": "tiny"})
-    parquet = trace.save(tmp_path / "tiny.parquet")
-    csv = tmp_path / "tiny.csv"
-    trace.to_frame().to_csv(csv, index=False)
-    for path in (parquet, csv):
-        np.testing.assert_array_equal(only(path).speed, trace.speed)
+from paceline.datasets import read_traces
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What a trace makes of its arguments: types, defaults, names, parts, and the sentence for each mistake."""
 
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -26,6 +25,7 @@ def traces(draw):
         samples,
         seconds,
         wait_seconds=draw(st.none() | arrays(np.float64, shape, elements=amounts)),
+        work=draw(st.none() | arrays(np.float64, shape, elements=amounts)),
         covariates=draw(arrays(np.float64, (*shape, 2), elements=amounts)) if with_covariates else None,
         covariate_names=["cpu", "memory"] if with_covariates else [],
         workers=[f"gpu-{i}" for i in reversed(range(shape[1]))],
@@ -34,8 +34,7 @@ def traces(draw):
 
 
 def same(one: Trace, other: Trace) -> bool:
-    names = ("samples", "seconds", "comm_seconds", "wait_seconds", "start", "covariates")
-    panels = [(getattr(one, name), getattr(other, name)) for name in names]
+    panels = [(getattr(one, name), getattr(other, name)) for name in (*MEASURED, "covariates")]
     return (
         all((a is None) == (b is None) for a, b in panels)
         and all(a is None or np.array_equal(a, b, equal_nan=True) for a, b in panels)
@@ -227,16 +226,6 @@ def test_select_keeps_order_asked_for(iterations, names, count):
     for name in (*MEASURED, "covariates"):
         np.testing.assert_array_equal(getattr(part, name), getattr(trace, name)[iterations][:, at])
     np.testing.assert_array_equal(trace.select(iterations).work, trace.work[iterations])
-
-
-def test_file_keeps_worker_order(tmp_path):
-    trace = replace(whole(2, 3), workers=["b", "c", "a"])
-    path = trace.save(tmp_path / "t.parquet")
-    again = Trace.load(path)
-    assert (again.workers, dict(again.meta)) == (("b", "c", "a"), {"job": "made"})
-    np.testing.assert_array_equal(again.work, trace.work)
-    trace.to_frame().to_parquet(tmp_path / "plain.parquet")
-    assert Trace.load(tmp_path / "plain.parquet").workers == ("a", "b", "c")
 
 
 def test_frame_meta_is_given_and_found():

@@ -21,17 +21,6 @@ def test_more_usage_by_others_never_speeds_up():
     assert trace.speed.min() == pytest.approx(10)
 
 
-def test_missing_usage_gives_no_speed():
-    assert np.isnan(speed_from_usage(usage([[NAN, 50]]), "cpu").speed).tolist() == [[True, False]]
-
-
-def test_derived_speed_is_marked_in_the_file_too(tmp_path):
-    trace = speed_from_usage(usage([[50.0]]), "cpu")
-    again = Trace.load(trace.save(tmp_path / "t.parquet"))
-    assert again.meta["derived"].startswith("speed = 100 samples/s x")
-    assert again.meta["source"] == "made"
-
-
 def test_measured_speeds_are_not_replaced():
     with pytest.raises(ValueError, match="has measured speeds"):
         speed_from_usage(Trace([[1]], [[1]], covariates=[[[1]]], covariate_names=["cpu"]), "cpu")

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.datasets import Trace
-from paceline.datasets.waiting_time import waiting, waiting_of
+from paceline.datasets.waiting_time import waiting
 from paceline.recording import Recorder, merge
 
 SPEED_W, WORK_TW = np.array([1.0, 1.0, 0.5]), np.array([[4.0, 2.0, 3.0], [1.0, 6.0, 2.0]])
@@ -81,18 +80,6 @@ def test_silent_worker_left_out_of_iteration():
     work_TW = np.array([[1.0, 1.0, 1.0]])
     found = waiting(np.array([[1.0, 2.0, np.nan]]), work_TW)
     assert found.from_workers == pytest.approx(found.share) == pytest.approx(0.25)
-
-
-def test_work_survives_files_and_selection(tmp_path):
-    trace = Trace(samples=np.ones((2, 3)), seconds=WORK_TW, work=WORK_TW)
-    loaded = Trace.load(trace.save(tmp_path / "job.parquet"))
-    assert np.array_equal(loaded.work, WORK_TW)
-    assert loaded.covariate_names == ()
-    assert np.array_equal(loaded.select(slice(1, None), workers=["2"]).work, [[2.0]])
-    assert waiting_of(loaded) == waiting_of(trace)
-    assert Trace(samples=np.ones((2, 3)), seconds=WORK_TW).work is None
-    with pytest.raises(ValueError, match="work must be finite and not negative, got -1"):
-        Trace(samples=[[1, 1]], seconds=[[1, 1]], work=[[1, -1]])
 
 
 def recorded(path, work):
