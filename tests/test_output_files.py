@@ -38,13 +38,6 @@ def test_output_respects_the_umask(tmp_path, mask, mode):
     assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == mode
 
 
-def test_report_never_overwrites_json_of_the_user(tmp_path):
-    (tmp_path / "config.json").write_text('{"mine": 1}')
-    done = CliRunner().invoke(cli.app, ["evaluate", "ewma", "--report", str(tmp_path / "config.html")])
-    assert "config.json exists and is not the JSON of a report" in str(done.exception)
-    assert (tmp_path / "config.json").read_text("utf-8") == '{"mine": 1}'
-
-
 OUTPUTS = {
     ".safetensors": ["fit", "ewma", "-o"],
     ".html": ["evaluate", "ewma", "--report"],

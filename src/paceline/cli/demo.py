@@ -18,7 +18,7 @@ from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.lab import DISTURBANCES, EQUAL, GLOBAL_BATCH, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
-from paceline.report.drawing import answer, sentence, shown
+from paceline.report.drawing import answer, shown
 from paceline.report.page import ChartLine, lines, require_page, section, table
 from paceline.training import fit, save_model
 
@@ -72,13 +72,13 @@ def demo_page(replayed: Page, evaluated: Page, live: ExperimentOutcome | None) -
     if live is not None:
         sections.append(_live_section(live))
         row = live.rows[0]
-        facts = {"speed_up": (row.speed_up, "times"), "half": (row.half_width, "ratio")}
+        speed_up, half = shown(row.speed_up, "times"), shown(row.half_width, "ratio")
         if abs(row.speed_up - 1.0) < row.half_width:
-            text = "{speed_up} ± {half} (95%) in a real training here, with two ranks: too noisy a machine to tell."
-            found.append(answer("And for real?", "Not clear", sentence(text, **facts)))
+            text = f"{speed_up} ± {half} (95%) in a real training here, with two ranks: too noisy a machine to tell."
+            found.append(answer("And for real?", "Not clear", text))
         else:
-            text = "as fast as equal batches in a real training here, with two ranks, one disturbed: ± {half} (95%)."
-            found.append(answer("And for real?", shown(row.speed_up, "times"), sentence(text, **facts)))
+            text = f"as fast as equal batches in a real training here, with two ranks, one disturbed: ± {half} (95%)."
+            found.append(answer("And for real?", speed_up, text))
     about = {"kind": "demo", "title": "Paceline on recorded jobs", "verdict": [*found, evaluated["verdict"][0], advice]}
     return {**replayed, **about, "sections": [*sections, replayed["sections"][-1]]}
 

@@ -66,9 +66,7 @@ Options = Annotated[
         help="An option of the format of named files, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat.",
     ),
 ]
-ToPage = Annotated[
-    Path | None, typer.Option("--report", help="The .html page to write, with its numbers as .json beside it.")
-]
+ToPage = Annotated[Path | None, typer.Option("--report", help="The .html page to write.")]
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def report(
 ) -> None:
     """Write a report as one HTML page: who is slow, what waiting costs, what balancing saved, and what to do.
 
-    The page needs no other file and no network; its numbers are in a .json file of the same name beside it.
+    The page needs no other file and no network.
     [cyan]paceline evaluate[/] and [cyan]replay[/] write such a page with [cyan]--report[/].
     """
     from paceline.recording import newest, read_run

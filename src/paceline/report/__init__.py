@@ -1,4 +1,4 @@
-"""Reports for people: one page of a run, an evaluation or a replay, and its numbers as JSON."""
+"""Reports for people: one page of a run, an evaluation or a replay."""
 
 from paceline.report.evaluation_page import evaluation_page
 from paceline.report.page import render, write_page

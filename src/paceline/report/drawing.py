@@ -51,23 +51,9 @@ WAYS: Mapping[str, Callable[[Any], str]] = {
 """Ways to show a value; a range is its low end, its middle and its high end."""
 
 
-def sentence(text: str, **facts: tuple[Any, str]) -> dict[str, Any]:
-    """Return a sentence with its facts: each is a value, and the way in which the sentence shows it.
-
-    Examples
-    --------
-    >>> detail = sentence("Workers wait {share} of the time.", share=(0.125, "percent"))
-    >>> detail["text"], detail["facts"]
-    ('Workers wait 12% of the time.', {'share': 0.125})
-    """
-    words = {name: shown(value, form) for name, (value, form) in facts.items()}
-    return {"text": text.format_map(words), "facts": {name: value for name, (value, _) in facts.items()}}
-
-
-def answer(asks: str, headline: str, *detail: dict[str, Any]) -> dict[str, Any]:
+def answer(asks: str, headline: str, *sentences: str) -> dict[str, str]:
     """Return one row of a verdict: what it answers, the answer in a word or a figure, and its sentences."""
-    facts = {name: value for one in detail for name, value in one["facts"].items()}
-    return {"asks": asks, "headline": headline, "text": " ".join(one["text"] for one in detail), "facts": facts}
+    return {"asks": asks, "headline": headline, "text": " ".join(sentences)}
 
 
 WIDE, HIGH = 1000.0, 300.0

@@ -12,7 +12,7 @@ from paceline.datasets import Trace
 from paceline.eval import Leaderboard, iter_backtest
 from paceline.eval.leaderboard import BASELINE_NAME
 from paceline.predictors import LastValue, Predictor
-from paceline.report.drawing import answer, sentence, shown
+from paceline.report.drawing import answer, shown
 from paceline.report.page import ChartBand, ChartLine, Page, described, lines, named, page, section, table
 
 LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -74,28 +74,18 @@ def evaluation_page(
 def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
     lead, row = board.compare(best), board.overall.set_index("predictor").loc[best]
     worst, overhead, coverage = (float(np.asarray(row[name])) for name in ("worst", "overhead", "coverage"))
-    ahead = sentence(
-        "Its error is {rmse} of the last value's, {low} to {high} with 95% confidence over {workers} workers: "
-        + ("significant." if lead.is_significant else "not significant."),
-        rmse=(lead.ratio, "ratio"),
-        low=(lead.low, "ratio"),
-        high=(lead.high, "ratio"),
-        workers=(int((board.workers["predictor"] == best).sum()), "count"),
-    )
-    where = sentence(
-        "times the last value's error, for the worker where it does worst: {where}.",
-        where=(str(row["where"]), "text"),
-        worst=(worst, "ratio"),
-    )
-    costs = sentence(
-        "longer than with known speeds: so much its errors cost a group of 16 workers.", overhead=(overhead, "percent")
-    )
-    holds = sentence("of the speeds lay in its 90% intervals.", coverage=(coverage, "percent"))
+    ratio, low, high = (shown(one, "ratio") for one in (lead.ratio, lead.low, lead.high))
+    ahead = f"Its error is {ratio} of the last value's, {low} to {high} with 95% confidence over "
+    ahead += f"{int((board.workers['predictor'] == best).sum()):,} workers: "
+    ahead += "significant." if lead.is_significant else "not significant."
+    where = f"times the last value's error, for the worker where it does worst: {row['where']}."
+    costs = "longer than with known speeds: so much its errors cost a group of 16 workers."
+    holds = "of the speeds lay in its 90% intervals."
     advice = "Keep it simple"
-    reason = sentence("Nothing here beats the last value significantly; an average (ewma) will do.")
+    reason = "Nothing here beats the last value significantly; an average (ewma) will do."
     if lead.is_significant and best != BASELINE_NAME:
         advice = "Replay it"
-        reason = sentence("paceline replay {best} says what its forecasts gain as batch sizes.", best=(best, "text"))
+        reason = f"paceline replay {best} says what its forecasts gain as batch sizes."
     return [
         answer("Who forecasts best?", best, ahead),
         answer("Where is it worst?", shown(worst, "ratio"), where),

@@ -1,4 +1,4 @@
-"""A page: plain data, written as one HTML file that needs no other, and as JSON beside it."""
+"""A page: plain data, written as one HTML file that needs no other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 ROWS = 20
-"""Rows of a table that the page shows; the JSON beside it holds all."""
+"""Rows of a table that the page shows; its data hold all."""
 
 POINTS = 300
 """A line over more iterations than this is drawn as the means of this many pieces."""
@@ -222,23 +222,15 @@ def described(trace: Trace) -> tuple[str, str, str]:
 
 
 def require_page(path: str | Path) -> None:
-    """Raise an error unless a page can be written here, and its numbers beside it: called before long work."""
-    path = Path(path)
+    """Raise an error unless a page can be written here: called before long work."""
     require("jinja2", needed_by="a report", extra="report")
-    if path.suffix != ".html":
+    if Path(path).suffix != ".html":
         raise ValueError(f"a report's path must end in .html, got {to_printable(str(path))}")
     require_writable(path)
-    numbers = path.with_suffix(".json")
-    if numbers.exists() and not is_page(numbers):
-        raise FileExistsError(
-            f"{to_printable(str(numbers))} exists and is not the JSON of a report, which would be written there: "
-            f"name another page than {to_printable(str(path))}, or move the file"
-        )
-    require_writable(numbers)
 
 
 def write_page(page: Page, path: str | Path) -> Path:
-    """Write a page, and its data as JSON beside it with the suffix ``.json``; return the page's path.
+    """Write a page and return its path.
 
     Raises
     ------
@@ -247,24 +239,13 @@ def write_page(page: Page, path: str | Path) -> Path:
     ImportError
         If Jinja2 is missing.
     OSError
-        If the folder does not exist or cannot be written, or a file of another kind is where the numbers would go.
+        If the folder does not exist or cannot be written.
     """
     path = Path(path)
     require_page(path)
-    numbers = json.dumps(page, indent=1, allow_nan=False) + "\n"
-    for file, text in ((path, render(page)), (path.with_suffix(".json"), numbers)):
-        with atomic_write(file) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(render(page), encoding="utf-8")
     return path
-
-
-def is_page(path: Path) -> bool:
-    """Return whether a file is the JSON of a report, or empty."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8") or '{"paceline_report": 1}')
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and "paceline_report" in found
 
 
 def render(page: Page) -> str:

@@ -11,7 +11,7 @@ from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Replay, Replays
 from paceline.eval.replay import EQUAL_SCHEME, ORACLE_SCHEME
-from paceline.report.drawing import answer, sentence, shown
+from paceline.report.drawing import answer, shown
 from paceline.report.page import ChartLine, Page, described, gantt, lines, of_fleet, page, section, table
 from paceline.report.run_page import slow_workers, who_is_slow
 
@@ -57,27 +57,13 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
     equal, best, oracle = (_numbers(table_of.loc[name].to_dict()) for name in (EQUAL_SCHEME, scheme, ORACLE_SCHEME))
     slow = who_is_slow(trace.speed, trace.workers, np.arange(len(trace)))
     slow["text"] += f" In {trace.name}, the job that gains most." if len(replays.replays) > 1 else ""
-    wait = sentence(
-        "of the workers' time is waited with equal batches, {balanced} with {scheme}.",
-        waiting=(equal["waiting"], "percent"),
-        balanced=(best["waiting"], "percent"),
-        scheme=(scheme, "text"),
-    )
+    wait = f"of the workers' time is waited with equal batches, {shown(best['waiting'], 'percent')} with {scheme}."
     low, _, high = _range_over(replays, scheme)
-    between = {"low": (low, "times"), "high": (high, "times")} if np.isfinite(low) else {}
-    gain = sentence(
-        "as fast as equal batches with {scheme}"
-        + (
-            ", {low} to {high} " + ("from job to job" if len(replays.replays) > 1 else "with 95% confidence")
-            if between
-            else ""
-        )
-        + "; {oracle} if speeds were known in advance.",
-        gain=(best["speed-up"], "times"),
-        scheme=(scheme, "text"),
-        oracle=(oracle["speed-up"], "times"),
-        **between,
-    )
+    gain = f"as fast as equal batches with {scheme}"
+    if np.isfinite(low):
+        how = "from job to job" if len(replays.replays) > 1 else "with 95% confidence"
+        gain += f", {shown(low, 'times')} to {shown(high, 'times')} {how}"
+    gain += f"; {shown(oracle['speed-up'], 'times')} if speeds were known in advance."
     return [
         slow,
         answer("What does waiting cost?", shown(equal["waiting"], "percent"), wait),
@@ -86,21 +72,21 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
     ]
 
 
-def _next(gain: float, oracle: float, scheme: str) -> dict[str, Any]:
-    asks, by, best = "What next?", {"scheme": (scheme, "text")}, {"oracle": (oracle, "times")}
+def _next(gain: float, oracle: float, scheme: str) -> dict[str, str]:
+    asks, best = "What next?", shown(oracle, "times")
     # a smaller speed-up is less than the error of the replay's simplifications
     if oracle < 1.02:
-        text = "Even speeds known in advance would gain no more than {oracle}: workers are alike."
-        return answer(asks, "Nothing", sentence(text, **best))
+        text = f"Even speeds known in advance would gain no more than {best}: workers are alike."
+        return answer(asks, "Nothing", text)
     if gain < 1.02:
-        text = "Balancing by {scheme} reaches {gain} of {oracle}: compare predictors with paceline evaluate."
-        return answer(asks, "Forecast better", sentence(text, **by, gain=(gain, "times"), **best))
-    text = "paceline fit {scheme} --out model.safetensors, then give it to attach as predictor=load_model(...)."
+        text = f"Balancing by {scheme} reaches {shown(gain, 'times')} of {best}: "
+        return answer(asks, "Forecast better", text + "compare predictors with paceline evaluate.")
+    text = f"paceline fit {scheme} --out model.safetensors, then give it to attach as predictor=load_model(...)."
     if scheme == "auto":
-        text, by = "Add balance = attach(model, loader) to the script: auto is its default.", {}
+        text = "Add balance = attach(model, loader) to the script: auto is its default."
     elif scheme.endswith(".safetensors"):
-        text = "Give {scheme} to attach as predictor=load_model(...)."
-    return answer(asks, "Balance it", sentence(text, **by))
+        text = f"Give {scheme} to attach as predictor=load_model(...)."
+    return answer(asks, "Balance it", text)
 
 
 def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, finite_mean, finite_median
-from paceline._text import join_names
+from paceline._text import count, join_names
 from paceline.recording import Run
-from paceline.report.drawing import answer, sentence, shown
+from paceline.report.drawing import answer, shown
 from paceline.report.page import ChartLine, Page, figures, gantt, lines, named, of_fleet, page, section, table
 
 
@@ -67,34 +67,28 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
     """Return the verdict on who is slow, and since which iteration."""
     found, asks = slow_workers(speed_TW), "Who is slow?"
     if len(workers) < 2:
-        return answer(asks, "One worker", sentence("There is nobody to compare it with."))
+        return answer(asks, "One worker", "There is nobody to compare it with.")
     if not np.isfinite(speed_TW).any():
-        return answer(asks, "Not known", sentence("No worker reported a time."))
+        return answer(asks, "Not known", "No worker reported a time.")
     if not found:
-        detail = sentence("No worker stayed more than {least} below the usual speed.", least=(0.1, "percent"))
-        return answer(asks, "Nobody", detail)
+        return answer(asks, "Nobody", f"No worker stayed more than {shown(0.1, 'percent')} below the usual speed.")
     worst, other = found[0], "the other" if len(workers) == 2 else "the median"
-    slower, first = (1 - worst.speed, "percent"), (float(index_T[worst.first]), "count")
+    slower, first = shown(1 - worst.speed, "percent"), shown(float(index_T[worst.first]), "count")
     if not worst.lasts:
-        last = (float(index_T[worst.last]), "count")
-        text = f"It was {{slower}} slower than {other} from iteration {{first}} to {{last}}."
-        detail = sentence(text, slower=slower, first=first, last=last)
+        last = shown(float(index_T[worst.last]), "count")
+        detail = f"It was {slower} slower than {other} from iteration {first} to {last}."
     elif worst.first:
-        detail = sentence(
-            f"It has been {{slower}} slower than {other} since iteration {{first}}.", slower=slower, first=first
-        )
+        detail = f"It has been {slower} slower than {other} since iteration {first}."
     else:
-        detail = sentence(f"It has been {{slower}} slower than {other} ever since the first iteration.", slower=slower)
+        detail = f"It has been {slower} slower than {other} ever since the first iteration."
     if 2 * len(found) > len(workers) > 2 and not worst.lasts:
-        counts = {"count": (len(found), "count"), "workers": (len(workers), "count")}
-        turns = sentence("{count} of {workers} workers were slow at times.", **counts)
-        longest = sentence("The longest time was that of {worker}:", worker=(named(workers[worst.worker]), "text"))
-        return answer(asks, "It moves", turns, longest, detail | {"text": detail["text"].replace("It was", "it was")})
+        turns = f"{len(found)} of {len(workers)} workers were slow at times."
+        longest = f"The longest time was that of {named(workers[worst.worker])}:"
+        return answer(asks, "It moves", turns, longest, detail.replace("It was", "it was"))
     if len(found) == 1:
         return answer(asks, named(workers[worst.worker]), detail)
     names = join_names([named(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
-    were = "was" if len(found) == 2 else "were"
-    too = sentence("{names} {were} slow for a while too.", names=(names, "text"), were=(were, "text"))
+    too = f"{names} {'was' if len(found) == 2 else 'were'} slow for a while too."
     return answer(asks, named(workers[worst.worker]), detail, too)
 
 
@@ -125,66 +119,49 @@ def speed_of(run: Run) -> Array:
     return np.where(np.isfinite(speed_TW), speed_TW, np.nan)
 
 
-def _cost(run: Run) -> dict[str, Any]:
+def _cost(run: Run) -> dict[str, str]:
     share, waited, asks = run.waiting().share, float(np.nansum(run.wait_seconds)), "What does waiting cost?"
     if np.isnan(share):
-        return answer(asks, "Not known", sentence("No two workers reported a time in the same iteration."))
-    detail = sentence(
-        "of the workers' time was spent waiting for the slowest one: {waited}, summed over {workers} workers.",
-        share=(share, "percent"),
-        waited=(waited, "seconds"),
-        workers=(len(run.workers), "count"),
-    )
+        return answer(asks, "Not known", "No two workers reported a time in the same iteration.")
+    detail = "of the workers' time was spent waiting for the slowest one: "
+    detail += f"{shown(waited, 'seconds')}, summed over {len(run.workers):,} workers."
     return answer(asks, shown(share, "percent"), detail)
 
 
-def _saved(run: Run) -> dict[str, Any]:
+def _saved(run: Run) -> dict[str, str]:
     equal, asks = run.of_fleet["equal_seconds"], "What did balancing save?"
     if np.isnan(run.saved_share):
-        return answer(asks, "Not known", sentence("The file holds no estimate of equal batches' time."))
+        return answer(asks, "Not known", "The file holds no estimate of equal batches' time.")
     known = np.isfinite(equal) & np.isfinite(run.makespan)
     seconds = float((equal - run.makespan)[known].sum())
-    changes = int(run.acted.sum())
-    facts = {"saved": (run.saved_share, "percent"), "changes": (changes, "count")}
     if run.saved_share >= 0:
-        detail = sentence(
-            "of the computing time against equal batches, an estimate: {seconds}, by {changes} "
-            f"{'change' if changes == 1 else 'changes'} of sizes.",
-            seconds=(seconds, "seconds"),
-            **facts,
-        )
+        detail = f"of the computing time against equal batches, an estimate: {shown(seconds, 'seconds')}, by "
+        detail += f"{count(int(run.acted.sum()), 'change')} of sizes."
     else:
-        detail = sentence(
-            "It was slower than equal batches, by an estimated {seconds}.", seconds=(-seconds, "seconds"), **facts
-        )
+        detail = f"It was slower than equal batches, by an estimated {shown(-seconds, 'seconds')}."
     return answer(asks, shown(run.saved_share, "percent"), detail)
 
 
-def _next(run: Run) -> dict[str, Any]:
+def _next(run: Run) -> dict[str, str]:
     asks, silent_W, waits = "What next?", run.silent_iterations, run.waiting(RECENT)
     if silent_W.any():
         w = int(np.argmax(silent_W))
-        facts = {"worker": (named(run.workers[w]), "text"), "count": (int(silent_W[w]), "count")}
-        text = "{worker} sent no report in its last {count} iterations."
-        return answer(asks, "Look for the silent", sentence(text, **facts))
+        text = f"{named(run.workers[w])} sent no report in its last {count(int(silent_W[w]), 'iteration')}."
+        return answer(asks, "Look for the silent", text)
     if np.isnan(waits.share):
-        return answer(asks, "Nothing", sentence("Nobody waits where fewer than two workers report."))
-    recent = (waits.share, "percent")
+        return answer(asks, "Nothing", "Nobody waits where fewer than two workers report.")
+    recent = shown(waits.share, "percent")
     if waits.share <= 0.05:
-        return answer(asks, "Nothing", sentence("Workers waited {recent} of their time recently.", recent=recent))
+        return answer(asks, "Nothing", f"Workers waited {recent} of their time recently.")
     if waits.known and waits.from_work > waits.from_workers:
-        text = "{work} of the time would be waited even if all had one speed: divide samples by what they cost (Costs)."
-        return answer(asks, "Even out the samples", sentence(text, work=(waits.from_work, "percent")))
+        text = f"{shown(waits.from_work, 'percent')} of the time would be waited even if all had one speed: "
+        return answer(asks, "Even out the samples", text + "divide samples by what they cost (Costs).")
     off = finite_median(np.abs(run.forecast_error[-RECENT:]))
     if off > 0.2:
-        text = (
-            "Forecasts are off by {off} in the median: compare predictors with paceline evaluate on this run's trace."
-        )
-        return answer(asks, "Forecast better", sentence(text, off=(off, "percent")))
-    text = (
-        "Workers still waited {recent} of their time recently: paceline replay says what forecasts could reach at best."
-    )
-    return answer(asks, "Replay it", sentence(text, recent=recent))
+        text = f"Forecasts are off by {shown(off, 'percent')} in the median: "
+        return answer(asks, "Forecast better", text + "compare predictors with paceline evaluate on this run's trace.")
+    text = f"Workers still waited {recent} of their time recently: "
+    return answer(asks, "Replay it", text + "paceline replay says what forecasts could reach at best.")
 
 
 WINDOW = 8
