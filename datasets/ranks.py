@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RANK_PATTERN = re.compile(
     r"(?<![A-Za-z])((?:local_|global_)?(?:rank|worker|node|host|gpu|client|device|proc|process|replica|machine))"
@@ -35,29 +39,35 @@ def are_ranks(workers: Sequence[Sequence[str]]) -> bool:
     return len(workers) > 1 and all(len(names) == 1 for names in workers)
 
 
-def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Sequence[Trace]:
-    """Return one trace of files that hold one worker each, row by row, or the traces of any other files.
+def join_ranks(frames: Sequence[pd.DataFrame], paths: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the rows of files that hold one worker each, and what a trace's ``meta`` says of these files.
 
-    A worker has the name that its file gives it, or where these are the same, the rank in the file's name. A file that
-    is shorter ends in NaN.
+    A worker has the name that its file gives it, or where these are the same, the rank in the file's name.
     """
     import pandas as pd
 
-    if not are_ranks([trace.workers for trace in traces]):
-        return traces
-    names = [trace.workers[0] for trace in traces]
+    names = [str(frame["worker"].iloc[0]) for frame in frames]
     if len(set(names)) < len(names):
         names = [rank_in_path(path) for path in paths]
-    frames = [trace.to_frame().assign(worker=name) for trace, name in zip(traces, names, strict=True)]
-    meta = {**traces[0].meta, "job": job_name(paths), **merge_meta(paths)}
-    joined = Trace.from_frame(pd.concat(frames, join="inner", ignore_index=True), meta=meta)
-    by_number = sorted(names, key=lambda name: (tuple(map(int, re.findall(r"\d+", name))) or (0,), name))
-    return [joined.select(workers=by_number)]
+    rows = pd.concat([frame.assign(worker=name) for frame, name in zip(frames, names, strict=True)], ignore_index=True)
+    source = paths[0].parent.name or paths[0].name
+    return rows, {"job": job_name(paths), "joined": f"{len(paths)} files, one for each rank", "source": source}
 
 
-def merge_meta(paths: Sequence[Path]) -> dict[str, str]:
-    """Return what a trace's ``meta`` says of the files that were joined."""
-    return {"joined": f"{len(paths)} files, one for each rank", "source": paths[0].parent.name or paths[0].name}
+def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Sequence[Trace]:
+    """Return one trace of files that hold one worker each, row by row, or the traces of any other files.
+
+    A file that is shorter ends in NaN.
+    """
+    if not are_ranks([trace.workers for trace in traces]):
+        return traces
+    rows, about = join_ranks([trace.to_frame() for trace in traces], paths)
+    joined = Trace.from_frame(rows, meta={**traces[0].meta, **about})
+
+    def number(name: str) -> tuple[tuple[int, ...], str]:
+        return tuple(map(int, re.findall(r"\d+", name))) or (0,), name
+
+    return [joined.select(workers=sorted(joined.workers, key=number))]
 
 
 def job_name(paths: Sequence[Path]) -> str:

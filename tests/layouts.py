@@ -117,18 +117,15 @@ def bytedance_llm(folder):
     pd.DataFrame(rows).astype(types).to_parquet(folder / "trace-XX.parquet")
 
 
-def sync_switch(folder, shift=193.0):
-    """One training as the repository keeps it: a loss and a norm every hundred steps, fewer accuracies, and copies of
-    which the pause of a restart was taken out. It takes half a second a step, and a quarter after the restart."""
+def sync_switch(folder):
+    """One training as the repository keeps it: a loss and a norm every hundred steps, and fewer accuracies.
+
+    It takes half a second a step, and a quarter after a restart.
+    """
     steps = range(1, 2001, 100)
-    walls = [1600525568.25 + (step / 2 if step <= 1001 else 500 + shift + (step - 1001) / 4) for step in steps]
+    walls = [1600525568.25 + (step / 2 if step <= 1001 else 693 + (step - 1001) / 4) for step in steps]
     for name, value in (("loss", 8.5), ("weight_decay", 1.25)):
         rows = [f"{wall},{step},{value / (1 + step)}" for wall, step in zip(walls, steps, strict=True)]
         (folder / f"{name}.csv").write_text("\n".join(["Wall time,Step,Value", *rows]) + "\n")
     rows = [f"{walls[k] + 20},{steps[k] + 40},{k / 40}" for k in range(0, 20, 5)]
     (folder / "acc.csv").write_text("\n".join(["Wall time,Step,Value", *rows]) + "\n")
-    rows = [
-        f"{wall - shift * (step > 1001):.2f},{step}.0,{step / 2},{8.5 / (1 + step):.12g}"
-        for wall, step in zip(walls, steps, strict=True)
-    ]
-    (folder / "loss_proc.csv").write_text("\n".join(["Wall time,Step,Time,Value", *rows]) + "\n")

@@ -32,7 +32,7 @@ from paceline.datasets.io import (
     read_json,
 )
 from paceline.datasets.parquet import MAX_COLUMNS, read_frame
-from paceline.datasets.ranks import are_ranks, job_name, merge_meta, merge_ranks, rank_in_path
+from paceline.datasets.ranks import are_ranks, join_ranks, merge_ranks
 from paceline.datasets.restarts import continue_steps, number_row_runs
 from paceline.datasets.trace import Trace
 
@@ -96,7 +96,7 @@ def read_csv(
         meta = {"read_as": format_options(guess)} if guess else {}
         found.append(_map_table(path, table, arrangement, counts, meta))
     if are_ranks([one.workers for one in found]):
-        yield _join_ranks(found)
+        yield _join_tables(found)
     else:
         yield from map(_make_trace, found)
 
@@ -152,21 +152,13 @@ def _make_trace(one: MappedTable) -> Trace:
         return Trace.from_frame(rows, unit=one.arrangement.unit, start_unit=one.arrangement.start_unit, meta=meta)
 
 
-def _join_ranks(found: Sequence[MappedTable]) -> Trace:
-    import pandas as pd
-
+def _join_tables(found: Sequence[MappedTable]) -> Trace:
     paths = [one.path for one in found]
-    names = [one.workers[0] for one in found]
-    if len(set(names)) < len(names):
-        names = [rank_in_path(path) for path in paths]
     counts = RowCounts()
     for one in found:
         counts.add(one.counts)
-    with _name_file_in_errors(paths[0].parent):
-        rows = pd.concat([one.rows.assign(worker=name) for one, name in zip(found, names, strict=True)])
-        meta = {**found[0].meta, "job": job_name(paths), **merge_meta(paths)}
-        rows = rows.reset_index(drop=True)
-        return _make_trace(MappedTable(paths[0].parent, rows, found[0].arrangement, counts, meta))
+    rows, about = join_ranks([one.rows for one in found], paths)
+    return _make_trace(MappedTable(paths[0].parent, rows, found[0].arrangement, counts, {**found[0].meta, **about}))
 
 
 def require_values(path: Path, values: str | None) -> None:

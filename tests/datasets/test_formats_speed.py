@@ -144,14 +144,14 @@ def test_bytedance_computing_of_ranks(tmp_path):
 
 
 def test_sync_switch_folder_is_one_training(tmp_path):
-    """Each holds a loss, a norm, accuracies and processed copies: read one by one they were four trainings."""
+    """Each holds a loss, a norm and accuracies: read one by one they were three trainings."""
     for run in ("12_88_1", "12_88_2"):
         (tmp_path / run).mkdir()
         layouts.sync_switch(tmp_path / run)
     traces = read_traces(tmp_path)
     assert [trace.name for trace in traces] == ["12_88_1", "12_88_2"]
     for trace in traces:
-        assert trace.meta["same_training"] == "loss_proc.csv, weight_decay.csv, acc.csv"
+        assert trace.meta["same_training"] == "weight_decay.csv, acc.csv"
         speeds = np.delete(trace.speed.ravel(), 10)  # over the restart
         np.testing.assert_allclose(speeds, [2.0] * 10 + [4.0] * 8)
 
@@ -164,7 +164,7 @@ def test_scalars_of_two_trainings_stay_two(tmp_path):
         rows = [f"{float(row.split(',')[0]) + later},{row.split(',', 1)[1]}" for row in text[1:]]
         (tmp_path / f"again{later:.0f}.csv").write_text("\n".join([text[0], *rows]) + "\n")
     assert len(read_traces(tmp_path)) == 3
-    assert len(read_traces(tmp_path, value_is_rate=True)) == 6
+    assert len(read_traces(tmp_path, value_is_rate=True)) == 5
 
 
 def test_wandb_chart_has_a_run_per_third_column(made):
