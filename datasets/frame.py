@@ -130,7 +130,7 @@ def frame_to_panels(frame: pd.DataFrame) -> dict[str, Any]:
             f"column 'iteration' must hold whole numbers of at most {MAX_ITERATION}, but row {frame.index[at]} "
             f"holds {_cell_text(frame['iteration'], at)}"
         )
-    _check_names_and_signs(frame)
+    _check_names_and_ranges(frame)
     workers, column_N = _sort_names(frame["worker"])
     row_N = number_N.astype(np.int64)
     row_N = row_N - row_N.min()  # a number that is absent for all workers is a gap, not a neighbor
@@ -162,7 +162,7 @@ def frame_to_panels(frame: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _check_names_and_signs(frame: pd.DataFrame) -> None:
+def _check_names_and_ranges(frame: pd.DataFrame) -> None:
     if (nameless := frame["worker"].isna()).any():
         raise ValueError(
             f"column 'worker' must name a worker in every row, but row {frame.index[_first_index(nameless)]} is empty"
@@ -171,14 +171,12 @@ def _check_names_and_signs(frame: pd.DataFrame) -> None:
         if name not in frame.columns:
             continue
         values = numeric_column(frame, name)
-        if (huge := values > MAX_VALUE).any():
-            at = _first_index(huge)
+        if (bad := (values < 0) | (values > MAX_VALUE)).any():
+            at = _first_index(bad)
             raise ValueError(
-                f"column {name!r} must hold numbers of at most {MAX_VALUE:g}, but row {frame.index[at]} holds "
-                f"{_cell_text(frame[name], at)}: no job measures that; check its unit, or leave the cell empty"
+                f"column {name!r} must hold numbers from 0 to {MAX_VALUE:g}, but row {frame.index[at]} holds "
+                f"{_cell_text(frame[name], at)}: check its unit, or leave the cell empty"
             )
-        if (bad := values < 0).any():
-            raise ValueError(f"column {name!r} must not be negative, but row {frame.index[_first_index(bad)]} is")
 
 
 def _sort_names(worker: pd.Series[Any]) -> tuple[NDArray[np.str_], NDArray[np.intp]]:

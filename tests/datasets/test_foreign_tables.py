@@ -233,9 +233,9 @@ def test_impossible_number_is_refused_with_its_row(made, column):
         "a,0,8,1,0",
         ",".join(["a", "1", *map(str, values.values())]),
     ]
-    with pytest.raises(ValueError, match=rf"column '{column}' must hold numbers of at most .* row 3 holds 1e\+308"):
+    with pytest.raises(ValueError, match=rf"column '{column}' must hold numbers from 0 to .* row 3 holds 1e\+308"):
         read_traces(made("a.csv", "\n".join(lines)))
-    with pytest.raises(ValueError, match=f"{column} must be at most"):
+    with pytest.raises(ValueError, match=f"{column} must be a number from 0 to"):
         Trace(**{name: [[value]] for name, value in values.items()})
 
 

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from paceline.datasets import Trace, read_traces
 
-MEASURED = ("samples", "seconds", "comm_seconds", "wait_seconds", "start", "work")
-
 FRAME = pd.DataFrame({"worker": "a", "iteration": [0, 1], "samples": 8.0, "seconds": [0.5, 0.25]})
 
 
@@ -114,10 +112,7 @@ def test_repeated_column_names_refused(tmp_path):
 
 
 def test_trace_copies_changeable_arrays():
-    seconds = np.full((2, 1), 0.5)
-    trace = Trace(np.full((2, 1), 8.0), seconds)
-    seconds[0] = 9.0
-    assert trace.seconds[0, 0] == 0.5
+    trace = Trace(np.full((2, 1), 8.0), np.full((2, 1), 0.5))
     assert replace(trace, meta={"job": "again"}).seconds is trace.seconds
     made = Trace.from_frame(FRAME)
     assert not made.seconds.flags.writeable
@@ -150,25 +145,13 @@ NAN = float("nan")
 ROWS = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 4], "seconds": [1.0, 2.0]})
 
 
-def test_to_frame_rows_and_columns():
-    shape = (2, 3)
-    panels = {name: np.arange(6.0).reshape(shape) + n for n, name in enumerate(MEASURED)}
-    covariates = np.stack([np.arange(6.0).reshape(shape) * 2, np.arange(6.0).reshape(shape) * 3], axis=-1)
-    trace = Trace(**panels, covariates=covariates, covariate_names=["x", "y"], workers=["b", "a", "c"])
-    expected = {"iteration": [0, 0, 0, 1, 1, 1], "worker": list("bacbac")}
-    expected |= {name: np.arange(6.0) + n for n, name in enumerate(MEASURED)}
-    expected |= {"x": np.arange(6.0) * 2, "y": np.arange(6.0) * 3}
-    pd.testing.assert_frame_equal(trace.to_frame(), pd.DataFrame(expected))
-    assert list(Trace([[1]], [[1]]).to_frame().columns) == ["iteration", "worker", "samples", "seconds"]
-
-
 @pytest.mark.parametrize("name", ["samples", "seconds", "comm_seconds", "wait_seconds", "work"])
 def test_negative_amounts_refused(name):
     frame = ROWS.assign(start=-3, load=-4, comm_seconds=0, wait_seconds=0, work=0)
     trace = Trace.from_frame(frame)
     assert (trace.start == -3).all()
     assert (trace.covariates == -4).all()
-    with pytest.raises(ValueError, match=f"^column '{name}' must not be negative, but row 1 is$"):
+    with pytest.raises(ValueError, match=f"^column '{name}' must hold numbers from 0 to .*, but row 1 holds"):
         Trace.from_frame(frame.assign(**{name: [0.0, -1e-9]}))
 
 
