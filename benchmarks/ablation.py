@@ -23,7 +23,6 @@ from machine import machine
 from paceline._arrays import Array, Mask
 from paceline.predictors import RLS, Auto, Calibrated, GatedNARX, Mixture, Predictor, Report
 from paceline.predictors.auto import CORRECTED_AVERAGE, FADING, SMOOTHINGS, HeadStartMixture
-from paceline.predictors.averages import Averages
 from paceline.predictors.driven import DrivenAverages
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.pooled import Pooled
@@ -79,9 +78,11 @@ def averages(covariates: Covariates) -> DrivenAverages:
 
 VARIANTS: dict[str, Callable[[Covariates], Predictor]] = {
     "Auto": Auto,
-    "without averages, but the last value": lambda names: Part([Averages((1.0,)), Seasonal(), network(names)]),
+    "without averages, but the last value": lambda names: Part(
+        [DrivenAverages((1.0,), FADING, 0), Seasonal(), network(names)]
+    ),
     "with no average corrected for covariates": lambda names: Part(
-        [Averages(SMOOTHINGS, FADING), Seasonal(), network(names)]
+        [DrivenAverages(SMOOTHINGS, FADING, CORRECTED_AVERAGE), Seasonal(), network(names)]
     ),
     "without the seasonal expert": lambda names: Part([averages(names), network(names)]),
     "without the correction of the network": lambda names: Part(

@@ -1,14 +1,14 @@
 """Replay: what a recorded job would have gained from other batch sizes. Axes: T iterations, W workers, D covariates.
 
 A replay keeps the recorded speeds and chooses new batch sizes. It makes two simplifications, the same for all schemes:
-time follows the batch, but for the part that the caller knows to be fixed, and communication is left out.
+time follows the batch, or the caller's curves, and communication is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -134,14 +134,13 @@ def iter_replay(
     trace: Trace,
     *,
     global_batch: int,
-    curves: Curves | None = None,
-    fixed_seconds: Array | None = None,
+    curves: Curves | Sequence[Curves] | None = None,
 ) -> Iterator[ReplayedIteration]:
     """Run one scheme over a recorded job, without iterations in which a worker did not report.
 
     Each worker takes its size divided by its recorded speed, and the iteration takes as long as the slowest worker.
-    With batch time ``curves`` it takes the time of its size on its curve divided by that speed, which is then relative.
-    Of each recorded time, ``fixed_seconds`` do not follow the batch, ``[T, W]``.
+    With batch time ``curves`` it takes the time of its size on its curve divided by that speed, which is then relative;
+    with the curves of each iteration, just the time on them.
 
     Raises
     ------
@@ -168,8 +167,8 @@ def iter_replay(
                 f"{type(scheme).__name__} must assign {global_batch} samples, at least one to each worker, got "
                 f"{sizes.tolist()}, which is {sizes.sum()}"
             )
-        if fixed_seconds is not None:
-            seconds = curves_at(trace, fixed_seconds, k).busy_seconds(sizes)
+        if isinstance(curves, Sequence):
+            seconds = curves[k].busy_seconds(sizes)
         else:
             seconds = (sizes if curves is None else curves.busy_seconds(sizes)) / speed_W
         yield ReplayedIteration(k, sizes, seconds)
@@ -182,8 +181,7 @@ def replay(
     *,
     global_batch: int | None = None,
     warmup: int = 50,
-    curves: Curves | None = None,
-    fixed_seconds: Array | None = None,
+    curves: Curves | Sequence[Curves] | None = None,
 ) -> Replay:
     """Replay one job under schemes, always beside equal batches and the oracle split.
 
@@ -199,9 +197,7 @@ def replay(
     warmup
         Iterations at the start that are run but not scored.
     curves
-        Batch time curves of the workers; the trace's speeds are then relative to them.
-    fixed_seconds
-        The part of each recorded time that does not follow the batch, ``[T, W]``, in seconds; by default none.
+        Batch time curves of the workers, to which the trace's speeds are then relative; or those of each iteration.
 
     Raises
     ------
@@ -234,15 +230,13 @@ def replay(
         )
     if reserved := sorted({EQUAL_SCHEME, ORACLE_SCHEME} & set(schemes)):
         raise ValueError(f"schemes must not use the names {reserved}, which are always in the table: rename them")
-    true_curves = None if fixed_seconds is None else partial(curves_at, trace, fixed_seconds)
     everyone: dict[str, SizeScheme] = {
         EQUAL_SCHEME: EqualBatches(),
         **schemes,
-        ORACLE_SCHEME: Oracle(trace.speed, curves, curves_at=true_curves),
+        ORACLE_SCHEME: Oracle(trace.speed, curves),
     }
     ran = {
-        name: list(iter_replay(scheme, trace, global_batch=batch, curves=curves, fixed_seconds=fixed_seconds))
-        for name, scheme in everyone.items()
+        name: list(iter_replay(scheme, trace, global_batch=batch, curves=curves)) for name, scheme in everyone.items()
     }
     scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
     return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()), global_batch=batch, note=note)
@@ -378,13 +372,6 @@ class _CheckedPredictor:
         return ahead
 
 
-def curves_at(trace: Trace, fixed_seconds: Array, iteration: int) -> Curves:
-    """Return the time of any batch in a recorded iteration of which these seconds are fixed, ``[T, W]``."""
-    fixed_W = fixed_seconds[iteration]
-    slope_W = (trace.seconds[iteration] - fixed_W) / trace.samples[iteration]
-    return Curves(np.zeros_like(fixed_W), slope_W, fixed_W, np.full_like(fixed_W, np.inf))
-
-
 class Oracle:
     """The best possible sizing: sizes solved from the speeds of the iteration to come.
 
@@ -393,19 +380,14 @@ class Oracle:
     speed
         The whole job's recorded speeds, ``[T, W]``, in samples/s, such as ``trace.speed``.
     curves
-        Batch time curves of the workers, if the speeds are relative to these.
-    curves_at
-        Returns the curves of an iteration, in place of both.
+        Batch time curves of the workers, if the speeds are relative to these; or those of each iteration.
     """
 
     covariate_names: tuple[str, ...] = ()
 
-    def __init__(
-        self, speed: Array, curves: Curves | None = None, *, curves_at: Callable[[int], Curves] | None = None
-    ) -> None:
+    def __init__(self, speed: Array, curves: Curves | Sequence[Curves] | None = None) -> None:
         self.speed = speed
         self.curves = curves
-        self.curves_at = curves_at
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
@@ -414,8 +396,8 @@ class Oracle:
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Solve the split of the true speeds."""
         speed_W, curves = self.speed[iteration], self.curves
-        if self.curves_at is not None:
-            true = self.curves_at(iteration)
+        if isinstance(curves, Sequence):
+            true = curves[iteration]
         elif curves is None:
             true = Curves.from_speed(speed_W)
         else:

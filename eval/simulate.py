@@ -413,8 +413,8 @@ def _replay_job(
     limits = [] if curves is None else [int(min(limit, 2**31)) for limit in curves.limit]
     upper = dict(zip(job.workers, limits, strict=True)) if limits else None
     live = Balanced(Auto(), Policy(batch_multiple=multiple, upper=upper))
-    fixed_TW = None if fixed_W is None else fixed_W * job.seconds
-    replayed = replay({"live": live}, job, global_batch=batch, warmup=warmup, curves=curves, fixed_seconds=fixed_TW)
+    true_curves = curves if fixed_W is None else _curves_with_fixed_part(job, fixed_W)
+    replayed = replay({"live": live}, job, global_batch=batch, warmup=warmup, curves=true_curves)
     scored = job.select(slice(warmup, None))
     # the usual seconds of an exchange, which batch sizes do not change
     known = scored.comm_seconds is not None and np.isfinite(scored.comm_seconds).any()
@@ -442,6 +442,14 @@ def _replay_job(
         paused=1.0 - computing,
         slowest=job.workers[int(times_W.argmax())] if times_W.max() > len(equal_T) / 2 else "",
     )
+
+
+def _curves_with_fixed_part(job: Trace, fixed_W: Array) -> list[Curves]:
+    """Return the curves of each iteration, if this share of the workers' times is fixed."""
+    fixed_TW = fixed_W * job.seconds
+    slope_TW = (job.seconds - fixed_TW) / job.samples
+    none_W, unlimited_W = np.zeros_like(fixed_W), np.full_like(fixed_W, np.inf)
+    return [Curves(none_W, *line, unlimited_W) for line in zip(slope_TW, fixed_TW, strict=True)]
 
 
 def _saving_interval(equal_T: Array, balanced_T: Array) -> tuple[float, float]:

@@ -122,36 +122,6 @@ class EWMA(FleetPredictor):
             self.smoothing_, self.errors_G_ = smoothing, errors_G
 
 
-class Averages(FleetPredictor):
-    """Several EWMAs at once, each one column of the forecast: a mixture merges its plain averages into this.
-
-    The weight of the newest speed is at least ``fading / (fading + earlier reports)``: above 0 an average is not held
-    back by a worker's first speeds. At 2 its weights first grow linearly with time.
-    """
-
-    def __init__(self, smoothings: Sequence[float], fading: float = 0.0) -> None:
-        super().__init__()
-        self.smoothings = tuple(smoothings)
-        self.fading = fading
-        self.columns = len(self.smoothings)
-        self._weights = np.array(self.smoothings)
-        self._settled = fading / min(self.smoothings)
-
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return {"level": np.full((count, len(self.smoothings)), np.nan), "seen": np.zeros(count)}
-
-    def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        seen_W, weight = self.state["seen"], self._weights
-        if self.fading and np.minimum.reduce(seen_W) < self._settled:
-            weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
-        self.state["level"] = smooth(self.state["level"], speed_W[:, None], weight)
-        if self.fading:
-            self.state["seen"] = seen_W + np.isfinite(speed_W)
-
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return self.state["level"]
-
-
 class HuberEWMA(FleetPredictor):
     """EWMA of the log speed in which an iteration counts for at most two usual changes.
 

@@ -99,11 +99,10 @@ def predict_is_pure(make: Factory) -> None:
     """Two calls in a row give the same answer, and a call changes nothing."""
     polled, silent = _warm_up(make), _warm_up(make)
     first, second = polled.predict(), polled.predict()
-    _require(_are_same_forecasts(first, second), "predict gave two different answers in a row")
+    _require_same(first, second, "predict gave two different answers in a row")
     polled.predict(horizon=3)
-    _require(
-        _are_same_forecasts(_continue_and_forecast(polled), _continue_and_forecast(silent)),
-        "predict changed what is forecast later",
+    _require_same(
+        _continue_and_forecast(polled), _continue_and_forecast(silent), "predict changed what is forecast later"
     )
 
 
@@ -193,9 +192,8 @@ def state_resumes_exactly(make: Factory) -> None:
     original, resumed = _warm_up(make), make.unfitted() if isinstance(make, FittedFactory) else make()
     resumed.load_state_dict(original.state_dict())
     _require(resumed.workers == original.workers, "the state does not hold the fleet")
-    _require(
-        _are_same_forecasts(_continue_and_forecast(original), _continue_and_forecast(resumed)),
-        "a loaded state forecasts differently",
+    _require_same(
+        _continue_and_forecast(original), _continue_and_forecast(resumed), "a loaded state forecasts differently"
     )
 
 
@@ -215,10 +213,8 @@ def copies_and_pickles(make: Factory) -> None:
     copied = copy.deepcopy(original)
     unpickled = pickle.loads(pickle.dumps(original))
     expected = _continue_and_forecast(original)
-    _require(_are_same_forecasts(expected, _continue_and_forecast(copied)), "a deep copy forecasts differently")
-    _require(
-        _are_same_forecasts(expected, _continue_and_forecast(unpickled)), "an unpickled predictor forecasts differently"
-    )
+    _require_same(expected, _continue_and_forecast(copied), "a deep copy forecasts differently")
+    _require_same(expected, _continue_and_forecast(unpickled), "an unpickled predictor forecasts differently")
 
 
 def joining_leaves_others_alone(make: Factory) -> None:
@@ -250,15 +246,12 @@ def renaming_keeps_what_was_learned(make: Factory) -> None:
     renamed, resumed, untouched = _warm_up(make), make(), _warm_up(make)
     renamed.rename("b", "B")
     _require(renamed.workers == ("a", "B", "c"), f"after rename the fleet is {renamed.workers}")
-    _require(_are_same_forecasts(renamed.predict(), untouched.predict()), "rename changed a forecast")
+    _require_same(renamed.predict(), untouched.predict(), "rename changed a forecast")
     resumed.load_state_dict(renamed.state_dict())
     expected = _continue_and_forecast(untouched)
-    _require(
-        _are_same_forecasts(_continue_and_forecast(renamed), expected), "a renamed worker is forecast differently later"
-    )
-    _require(
-        _are_same_forecasts(_continue_and_forecast(resumed), expected),
-        "a renamed worker is forecast differently after it was resumed",
+    _require_same(_continue_and_forecast(renamed), expected, "a renamed worker is forecast differently later")
+    _require_same(
+        _continue_and_forecast(resumed), expected, "a renamed worker is forecast differently after it was resumed"
     )
     renamed.join("b")
     _require(bool(np.isinf(renamed.predict().spread[3])), "the old name was not given up")
@@ -306,10 +299,8 @@ def reset_forgets(make: Factory) -> None:
     used, new = _warm_up(make), make()
     used.reset(FLEET)
     new.reset(FLEET)
-    _require(_are_same_forecasts(used.predict(), new.predict()), "reset left a memory behind")
-    _require(
-        _are_same_forecasts(_continue_and_forecast(used), _continue_and_forecast(new)), "reset left a memory behind"
-    )
+    _require_same(used.predict(), new.predict(), "reset left a memory behind")
+    _require_same(_continue_and_forecast(used), _continue_and_forecast(new), "reset left a memory behind")
 
 
 def memory_is_bounded(make: Factory) -> None:
@@ -356,16 +347,13 @@ def inputs_are_left_alone(make: Factory) -> None:
     clean.observe(_make_report(seconds.copy(), covariates.copy()))
     seconds[:], covariates[:] = 99.0, 99.0
     problem = "an input array was kept by reference, so a later change by its owner changed the forecast"
-    _require(_are_same_forecasts(watched.predict(), clean.predict()), problem)
-    _require(_are_same_forecasts(_continue_and_forecast(watched), _continue_and_forecast(clean)), problem)
+    _require_same(watched.predict(), clean.predict(), problem)
+    _require_same(_continue_and_forecast(watched), _continue_and_forecast(clean), problem)
 
 
 def forecasts_are_deterministic(make: Factory) -> None:
     """The same reports give bit-identical forecasts."""
-    _require(
-        _are_same_forecasts(_warm_up(make).predict(), _warm_up(make).predict()),
-        "the same reports gave different forecasts",
-    )
+    _require_same(_warm_up(make).predict(), _warm_up(make).predict(), "the same reports gave different forecasts")
 
 
 def a_report_of_another_fleet_is_refused(make: Factory) -> None:
@@ -374,9 +362,8 @@ def a_report_of_another_fleet_is_refused(make: Factory) -> None:
     try:
         predictor.observe(Report(samples=[SAMPLES] * 5, seconds=[0.5] * 5))
     except ValueError:
-        _require(
-            _are_same_forecasts(_continue_and_forecast(predictor), _continue_and_forecast(untouched)),
-            "a refused report changed the state",
+        _require_same(
+            _continue_and_forecast(predictor), _continue_and_forecast(untouched), "a refused report changed the state"
         )
     else:
         raise ContractBrokenError("a report of 5 workers was accepted by a fleet of 3")
@@ -432,6 +419,10 @@ def _require(holds: bool, sentence: str) -> None:
         raise ContractBrokenError(sentence)
 
 
+def _require_same(one: Forecast, other: Forecast, sentence: str) -> None:
+    _require(np.array_equal(one.speed, other.speed) and np.array_equal(one.spread, other.spread), sentence)
+
+
 def _require_usable(forecast: Forecast) -> None:
     speed, spread = forecast.speed, forecast.spread
     _require(bool(np.isfinite(speed).all() and (speed > 0).all()), f"speeds must be positive and finite: {speed}")
@@ -466,7 +457,3 @@ def _continue_and_forecast(predictor: Predictor) -> Forecast:
     for report in _random_reports(10, seed=2):
         predictor.observe(report)
     return predictor.predict()
-
-
-def _are_same_forecasts(one: Forecast, other: Forecast) -> bool:
-    return np.array_equal(one.speed, other.speed) and np.array_equal(one.spread, other.spread)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._arrays import Array, Mask, all_finite, any_true, finite_mean
-from paceline.predictors.averages import Averages
-from paceline.predictors.fleet import validated_covariate_names
+from paceline.predictors.averages import smooth
+from paceline.predictors.fleet import FleetPredictor, validated_covariate_names
 
 HUBER_BOUND, MAX_MOVE = 2.0, 6.0
 """Errors beyond this many of a worker's usual ones count linearly, and the most usual moves that a covariate counts."""
@@ -24,19 +24,27 @@ SOLVE_EVERY, SOLVE_ALWAYS_UNTIL = 8, 64
 """After so many iterations the effects move slowly, and are solved for only every few."""
 
 
-class DrivenAverages(Averages):
-    """Several EWMAs at once, one of which, ``corrected``, also knows what covariates do to the speed.
+class DrivenAverages(FleetPredictor):
+    """Several EWMAs at once, each one column of the forecast; ``corrected`` also knows what covariates do to the speed.
 
-    Its log is corrected by ``effect * (z - EWMA of z)`` for each covariate z: a competitor that takes a third of the
-    processor takes a third of the speed, on whichever worker. All workers share the effects, in absolute log speed.
-    They are a weighted ridge regression, learned online from how far each report was from the average; examples count
-    less the larger a worker's usual error is.
+    The weight of the newest speed is at least ``fading / (fading + earlier reports)``, so that no average is held back
+    by a worker's first speeds: at 2 its weights first grow linearly with time.
+
+    The log of the corrected one is corrected by ``effect * (z - EWMA of z)`` for each covariate z: a competitor that
+    takes a third of the processor takes a third of the speed, on whichever worker. All workers share the effects, in
+    absolute log speed. They are a weighted ridge regression, learned online from how far each report was from the
+    average; examples count less the larger a worker's usual error is.
     """
 
     def __init__(
         self, smoothings: Sequence[float], fading: float, corrected: int, covariates: Sequence[str] = ()
     ) -> None:
-        super().__init__(smoothings, fading)
+        super().__init__()
+        self.smoothings = tuple(smoothings)
+        self.fading = fading
+        self.columns = len(self.smoothings)
+        self._weights = np.array(self.smoothings)
+        self._settled = fading / min(self.smoothings)
         self.corrected = corrected
         self.covariates = validated_covariate_names(covariates)
         self._cached_moves: _CovariateMoves | None = None
@@ -50,7 +58,9 @@ class DrivenAverages(Averages):
 
     def initial_state(self, count: int) -> dict[str, Array]:
         covariates = len(self.covariates)
-        return super().initial_state(count) | {
+        return {
+            "level": np.full((count, self.columns), np.nan),
+            "seen": np.zeros(count),
             "covariate": np.full((count, covariates), np.nan),
             "covariate_level": np.full((count, covariates), np.nan),
             "error": np.full(count, np.nan),
@@ -117,7 +127,11 @@ class DrivenAverages(Averages):
                 self.shared_state["known"], self._cached_moves = known_D + new_D, None
         if (places := self._reported_places()).stop:
             self._learn(np.log(speed_W), self._covariate_moves(covariates_WD, places), places)
-        super().update(speed_W, covariates_WD)
+        seen_W, weight = self.state["seen"], self._weights
+        if np.minimum.reduce(seen_W) < self._settled:
+            weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
+        self.state["level"] = smooth(self.state["level"], speed_W[:, None], weight)
+        self.state["seen"] = seen_W + np.isfinite(speed_W)
 
     def _learn(self, log_speed_W: Array, moves: _CovariateMoves, places: slice) -> None:
         """Add this iteration's examples, and move the covariates' averages as that of the speed will move."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import ClassVar
 
 import numpy as np
 
 from paceline._arrays import Array, Mask, all_finite
-from paceline.predictors.averages import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.nested import HorizonState, NestedPredictor, as_fleet_predictor
 from paceline.predictors.protocol import Predictor, Report
@@ -80,7 +78,7 @@ class Mixture(NestedPredictor):
             raise ValueError(f"experts must be a list of at least one predictor or name, got {experts!r}")
         super().__init__()
         self.experts = tuple(experts)
-        self._inner = _merge_averages([as_fleet_predictor(expert) for expert in self.experts])
+        self._inner = tuple(map(as_fleet_predictor, self.experts))
         # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
         self._single_query = all(
             type(inner).forecast_speed_at is FleetPredictor.forecast_speed_at for inner in self._inner
@@ -235,20 +233,3 @@ def _learn_weights(
 
 def _clip_error(error: Array) -> Array:
     return np.minimum(np.maximum(error, -MAX_ERROR), MAX_ERROR)
-
-
-def _merge_averages(experts: Sequence[FleetPredictor]) -> tuple[FleetPredictor, ...]:
-    """Return the experts with neighboring plain averages merged: five of them then cost as much as one."""
-    together: list[FleetPredictor] = []
-    for plain, group in groupby(experts, key=lambda expert: _plain_smoothing(expert) is not None):
-        neighbors = list(group)
-        smoothings = [smoothing for expert in neighbors if (smoothing := _plain_smoothing(expert))]
-        together += [Averages(smoothings)] if plain and len(neighbors) > 1 else neighbors
-    return tuple(together)
-
-
-def _plain_smoothing(expert: FleetPredictor) -> float | None:
-    """Return the smoothing of a plain average, 1 for the last value, and None for any other predictor."""
-    if type(expert) is LastValue:
-        return 1.0
-    return expert.smoothing if type(expert) is EWMA else None
