@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from accuracy_prepared import covariates_of, log_speed, speeds, squared, tuning
-from accuracy_sets import Set, common_covariates, half
+from accuracy_sets import Set, common_covariates, covariates_of, half, log_speed, speeds, squared, tuning
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace

@@ -21,9 +21,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from accuracy_direct import ridge
-from accuracy_prepared import filled
 from accuracy_scores import geometric
-from accuracy_sets import DEVELOPMENT, Set, common_covariates, half, sets
+from accuracy_sets import DEVELOPMENT, Set, common_covariates, filled, half, sets
 from machine import machine
 from numpy.typing import NDArray
 
@@ -43,9 +42,6 @@ COVERED = (0.88, 0.92)
 
 SHORTEST_BLOCK = 10
 """Iterations that count as independent of others, at least."""
-
-LONG, WORSE = 100, 1.02
-"""Reports of a series that is long, and the most that its error should be in that of the last value."""
 
 AUTO, AVERAGE, RIDGE = "Auto", "EWMA", "ridge"
 
@@ -76,7 +72,6 @@ class Found:
     rmse: dict[tuple[str, int], Array]
     holds: dict[int, Array]
     doubt: dict[int, float]
-    long: Array
     seconds: float
 
     def mean(self, name: str, horizon: int) -> float:
@@ -171,9 +166,8 @@ def measured(data: Set) -> Found:
         inside = [held(f[h], t, h) for f, t in zip(auto, data.traces, strict=True)]
         holds[h] = np.concatenate([np.nanmean(inside_TW, axis=0) for inside_TW in inside])
         doubt[h] = 2.0 * standard_error(inside, h)
-    long = np.concatenate([np.isfinite(t.speed).sum(axis=0) >= LONG for t in data.traces])
     print(f"{data.name}: {time.process_time() - began:.0f} s", flush=True)
-    return Found(data, rmse, holds, doubt, long, time.process_time() - began)
+    return Found(data, rmse, holds, doubt, time.process_time() - began)
 
 
 def whole(later: list[Array], data: Set) -> list[Array]:
@@ -283,14 +277,6 @@ def verdict(found: list[Found]) -> Iterator[str]:
     for h in HORIZONS:
         missed = [f"{e.data.name} ({e.covers(h)})" for e in found if not COVERED[0] <= e.share(h) <= COVERED[1]]
         yield f"- Horizon {h}: 90% intervals hold {COVERED[0]:.0%} to {COVERED[1]:.0%}. {told(missed, found)}"
-    missed = []
-    for each in found:
-        ratio_W = each.rmse[AUTO, 1][each.long & np.isfinite(each.rmse[AUTO, 1])]
-        if (ratio_W > WORSE).any():
-            missed.append(
-                f"{each.data.name} ({(ratio_W > WORSE).sum()} of {len(ratio_W)}, at most {ratio_W.max():.2f})"
-            )
-    yield f"- Horizon 1: at most {WORSE} of the last value on every series of {LONG} reports. {told(missed, found)}"
 
 
 def told(missed: list[str], found: list[Found]) -> str:

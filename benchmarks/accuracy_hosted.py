@@ -83,7 +83,7 @@ def hosted_fleet(kind: str, workers: int = 100, iterations: int = 1000, seed: in
         )
     else:
         wave_TW = _wave(rng, shape)
-        seconds_TW = computing_TW * (1.0 + wave_TW) + _stalls(rng, shape)
+        seconds_TW = computing_TW * (1.0 + wave_TW) + (rng.random(shape) < STALL_CHANCE) * rng.pareto(TAIL, shape)
         sign_T1 = np.where(np.arange(iterations) < iterations // 3, 1.0, -1.0)[:, None]
         covariates_TWD = _sampled(rng, sign_T1 * wave_TW)
     seconds_TW = (seconds_TW + _warm_up(rng, shape)) * np.exp(rng.normal(0.0, 0.7, workers))
@@ -164,10 +164,6 @@ def _fan(degrees_TW: Array) -> Array:
 
 def _of_hosts(values_TH: Array, workers: int) -> Array:
     return np.asarray(values_TH[:, np.arange(workers) // PER_HOST])
-
-
-def _stalls(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    return np.asarray((rng.random(shape) < STALL_CHANCE) * rng.pareto(TAIL, shape))
 
 
 def _sampled(rng: np.random.Generator, cause_TW: Array) -> Array:

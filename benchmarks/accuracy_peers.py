@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from accuracy_direct import ORIGINS, ZERO_SHOT, lightgbm, next_of_few, ridge
-from accuracy_prepared import covariates_of, log_speed, speeds, squared, tuning
-from accuracy_sets import Set, half
+from accuracy_sets import Set, covariates_of, half, log_speed, speeds, squared, tuning
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace

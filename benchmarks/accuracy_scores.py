@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from accuracy_sets import Set, half
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from paceline.datasets import Trace
 from paceline.eval import barrier_overhead
@@ -39,14 +38,13 @@ class Served:
 class Scores:
     """Of each series, ``[W]``: RMSE and MAE over those of the last value, and how often the 90% interval holds.
 
-    ``counted`` is in how many iterations. Series without a speed to score are NaN throughout. Where the last value made
-    no error the ratio is infinite, or 1 if there was no error either.
+    Series without a speed to score are NaN throughout. Where the last value made no error the ratio is infinite, or 1
+    if there was no error either.
     """
 
     rmse: Array
     mae: Array
     coverage: Array
-    counted: Array
     overhead: float
 
     @property
@@ -65,16 +63,9 @@ class Scores:
         known = self.coverage[np.isfinite(self.coverage)]
         return np.asarray((known >= COVERED[0]) & (known <= COVERED[1]))
 
-    @property
-    def right_if_exact(self) -> float:
-        """The share of series that would be right if every interval held with a probability of exactly 90%."""
-        count_W = self.counted[np.isfinite(self.coverage)]
-        most_W, fewest_W = np.floor(COVERED[1] * count_W + 1e-9), np.ceil(COVERED[0] * count_W - 1e-9)
-        return float(np.mean(binom.cdf(most_W, count_W, 0.9) - binom.cdf(fewest_W - 1, count_W, 0.9)))
-
     def at(self, places: NDArray[np.intp]) -> Scores:
         """Return the scores of some of the series."""
-        parts = {name: getattr(self, name)[places] for name in ("rmse", "mae", "coverage", "counted")}
+        parts = {name: getattr(self, name)[places] for name in ("rmse", "mae", "coverage")}
         return replace(self, **parts)
 
 
@@ -137,9 +128,8 @@ def _scored(found: Served, last: Served, truth: list[Array]) -> Scores:
         )
     rmse = [np.concatenate([np.sqrt(_mean(np.square(part))) for part in parts]) for parts in (error, base)]
     mae = [np.concatenate([_mean(np.abs(part)) for part in parts]) for parts in (error, base)]
-    counted = np.concatenate([np.isfinite(v).sum(axis=0) for v in truth])
     overhead = barrier_overhead(_side_by_side(found.speed), _side_by_side(truth))
-    return Scores(_ratio(*rmse), _ratio(*mae), coverage, counted, overhead)
+    return Scores(_ratio(*rmse), _ratio(*mae), coverage, overhead)
 
 
 def _errors(speed: list[Array], truth: list[Array]) -> list[Array]:

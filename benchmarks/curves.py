@@ -73,24 +73,14 @@ def ours_near(batch: Array, seconds: Array) -> Model:
     return lambda sizes: curve_seconds(fit_curve(batch, seconds, weights_by_nearness(batch, sizes[0])), sizes)
 
 
-def straight_line(batch: Array, seconds: Array) -> Model:
-    return polynomial(batch, seconds, degree=1)
-
-
-def relative_line(batch: Array, seconds: Array) -> Model:
-    return np.polynomial.Polynomial.fit(batch, seconds, 1, w=1.0 / seconds)
-
-
-def polynomial(batch: Array, seconds: Array, degree: int = 3) -> Model:
-    return np.polynomial.Polynomial.fit(batch, seconds, min(degree, len(batch) - 1))
-
-
 FITTERS: dict[str, Fitter] = {
     "ours": ours,
     "ours, near the batch": ours_near,
-    "straight line (OLS)": straight_line,
-    "straight line (relative LS)": relative_line,
-    "polynomial, degree 3": polynomial,
+    "straight line (OLS)": lambda batch, seconds: np.polynomial.Polynomial.fit(batch, seconds, 1),
+    "straight line (relative LS)": lambda batch, seconds: np.polynomial.Polynomial.fit(
+        batch, seconds, 1, w=1 / seconds
+    ),
+    "polynomial, degree 3": lambda batch, seconds: np.polynomial.Polynomial.fit(batch, seconds, min(3, len(batch) - 1)),
 }
 
 

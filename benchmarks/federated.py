@@ -348,20 +348,7 @@ def targets(scores: Scores, evenness: Evenness, cost: Mapping[str, float]) -> li
             f"{cost['plan']:.1f} ms of computing, at worst {cost['worst']:.1f} ms",
         ),
     ]
-    judged = [f"{'**Missed**' if not met else 'Met'}: {text}." for met, text in sorted(lines, key=lambda line: line[0])]
-    return [*judged, *(faster(name, scores) for name in ("deadline-drop", "balanced-drop", "fedbuff"))]
-
-
-def faster(name: str, scores: Scores) -> str:
-    """Return a sentence on where a scheme that drops or does not wait is ahead, and at which price."""
-    pairs = [(each[name], each["balanced"]) for each in scores.values()]
-    ahead = sum(its.time < ours.time and not its.never for its, ours in pairs)
-    never = sum(its.never > 0 for its, _ in pairs)
-    worst = min(its.points for its, _ in pairs)
-    return (
-        f"No target: `{name}` reaches the target accuracy sooner than balanced batches in {ahead} of {len(pairs)} "
-        f"settings, and with some seed never in {never}; its worst final accuracy is {worst:+.2f} points over standard."
-    )
+    return [f"{'**Missed**' if not met else 'Met'}: {text}." for met, text in sorted(lines, key=lambda line: line[0])]
 
 
 def accuracy_table(scores: Scores) -> list[str]:

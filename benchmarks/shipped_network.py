@@ -1,4 +1,4 @@
-"""Make the network that comes with the library: ``python -m paceline.training.shipped``.
+"""Make the network that comes with the library: ``python benchmarks/shipped_network.py``.
 
 It is fitted to the recorded jobs whose split is ``"fit"`` and to synthetic fleets, many of them varied: other
 amplitudes of noise, only every few iterations, measurements repeated for a while. Seeds begin at 1000; benchmarks and
@@ -67,7 +67,7 @@ def main() -> None:
     """Fit the network and write its file."""
     folder = Path(__file__).parent.parent / "predictors" / "fitted"
     folder.mkdir(exist_ok=True)
-    about = f"recorded jobs to fit and synthetic fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
+    about = f"recorded jobs to fit and synthetic fleets, seeds {FIRST_SEED} and up, of benchmarks/shipped_network.py"
     chosen = traces()
     covariates = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
     mean = GatedNARX(
