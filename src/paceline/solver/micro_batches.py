@@ -57,10 +57,11 @@ class Bins:
         return sums(problem.work, self.rank[self.of], problem.ranks) + count_W * problem.fixed
 
 
-def search(problem: Problem, count: int | None, level: float, enough: float) -> Bins | None:
+def search(problem: Problem, count: int | None, level: float, enough: float, lower: int = 1) -> Bins | None:
     """Return micro-batches that end early, ``count`` for each rank or as many as it needs; None if they do not fit.
 
-    ``level`` is when all ranks would end if samples could be divided; a time of ``enough`` ends the search.
+    ``level`` is when all ranks would end if samples could be divided; a time of ``enough`` ends the search. Ranks have
+    at least ``lower`` samples, where there are as many.
     """
     owners = _owners(problem, count, level)
     bins = None if owners is None else _ranks_first(problem, owners, count)
@@ -70,8 +71,8 @@ def search(problem: Problem, count: int | None, level: float, enough: float) -> 
         return None
     if count is None:  # one more for each rank, dropped if it stays empty
         bins.rank = np.concatenate([bins.rank, np.arange(problem.ranks)])
-    fill_empty(problem, bins, count)
-    _Exchanges(problem, bins, equal=count is not None).run(enough)
+    fill_empty(problem, bins, count, lower)
+    _Exchanges(problem, bins, equal=count is not None, lower=lower).run(enough)
     return bins
 
 
@@ -165,6 +166,8 @@ def _bins_first(problem: Problem, count: int | None, level: float) -> Bins | Non
 
 def _split_alike(problem: Problem, samples: list[int], count: int) -> list[list[int]] | None:
     """Divide samples into so many micro-batches of like cost, the largest first; None if they do not fit that way."""
+    if count == 1:
+        return [samples] if problem.tokens[samples].cumsum()[-1:].sum() <= problem.cap else None
     groups: list[list[int]] = [[] for _ in range(count)]
     cost, used = [0.0] * count, [0.0] * count
     work, tokens = problem.work[samples].tolist(), problem.tokens[samples].tolist()
@@ -197,15 +200,16 @@ def _best_fit(problem: Problem, samples: list[int]) -> list[list[int]]:
     return groups
 
 
-def fill_empty(problem: Problem, bins: Bins, count: int | None) -> None:
-    """Move the smallest samples of other ranks to ranks without any, then to empty micro-batches if any are left."""
-    if len(problem) >= problem.ranks:
+def fill_empty(problem: Problem, bins: Bins, count: int | None, lower: int = 1) -> None:
+    """Move the smallest samples of other ranks to ranks with too few, then to empty micro-batches if any are left."""
+    if len(problem) >= problem.ranks * lower:
         has_W = np.bincount(bins.rank[bins.of], minlength=problem.ranks)
-        for rank in np.flatnonzero(has_W == 0).tolist():
-            sample = int(np.flatnonzero(has_W[bins.rank[bins.of]] > 1)[-1])
-            has_W[bins.rank[bins.of[sample]]] -= 1
-            bins.of[sample] = int(np.flatnonzero(bins.rank == rank)[0])
-    if count is not None and len(problem) >= problem.ranks * count:
+        for rank in np.flatnonzero(has_W < lower)[::-1].tolist():  # the slowest first
+            while has_W[rank] < lower:
+                sample = int(np.flatnonzero(has_W[bins.rank[bins.of]] > lower)[-1])
+                has_W[[bins.rank[bins.of[sample]], rank]] += [-1, 1]
+                bins.of[sample] = int(np.flatnonzero(bins.rank == rank)[0])
+    if count is not None and lower and len(problem) >= problem.ranks * count:
         size_B = bins.sizes
         for empty in np.flatnonzero(size_B == 0).tolist():
             spare_N = size_B[bins.of] > 1
@@ -218,11 +222,11 @@ def fill_empty(problem: Problem, bins: Bins, count: int | None) -> None:
 class _Exchanges:
     """Exchanges of samples between the latest rank and early ones, which keep the cap; bins are updated in place.
 
-    With ``equal``, micro-batches without samples stay.
+    With ``equal``, micro-batches without samples stay. Ranks keep ``lower`` samples.
     """
 
-    def __init__(self, problem: Problem, bins: Bins, *, equal: bool) -> None:
-        self.problem, self.bins, self.equal = problem, bins, equal
+    def __init__(self, problem: Problem, bins: Bins, *, equal: bool, lower: int) -> None:
+        self.problem, self.bins, self.equal, self.lower = problem, bins, equal, lower
         self.work_W, self.size_B = bins.work(problem, equal), bins.sizes
         self.tokens_B = sums(problem.tokens, bins.of, len(bins.rank))
         self.by_rank = _group_by_owner(bins.rank[bins.of], problem.ranks)
@@ -260,7 +264,7 @@ class _Exchanges:
         for rank in (giver, taker):  # summed again, in the order of samples: no rounding adds up
             own = self.by_rank[rank] = both[bins.rank[bins.of[both]] == rank]
             used = len(self.bins_of[rank]) if self.equal else np.count_nonzero(self.size_B[self.bins_of[rank]])
-            self.work_W[rank] = problem.work[own].cumsum()[-1] + used * problem.fixed
+            self.work_W[rank] = problem.work[own].cumsum()[-1:].sum() + used * problem.fixed
 
     def _best(self, seconds_W: Array) -> tuple[int, int, int] | None:
         """Return which sample the latest rank gives, for which (-1: for none), and into which micro-batch."""
@@ -283,8 +287,10 @@ class _Exchanges:
         fits_AC &= tokens_C <= room_B[bins.of[candidates]][:, None] + tokens_A1
         alone_AC = (self.size_B[bins.of[candidates]] == 1)[:, None] & moves_C
         received_AC = moved_AC = problem.work[candidates][:, None] - work_C
-        if self.equal or len(self.by_rank[latest]) == 1:
-            fits_AC &= ~alone_AC
+        if len(self.by_rank[latest]) <= self.lower:
+            fits_AC &= ~moves_C
+        if self.equal:
+            fits_AC &= ~alone_AC | (self.lower == 0)
         elif problem.fixed:  # an emptied micro-batch goes, a new one comes
             moved_AC = moved_AC + alone_AC * problem.fixed
             received_AC = received_AC + (self.size_B[place_C] == 0) * problem.fixed
