@@ -208,16 +208,13 @@ def require_fleet(report: Report, count: int) -> None:
             f"the report must hold samples and seconds for each of the {count} workers, got the shapes {shapes[0]} and "
             f"{shapes[1]}; call join or leave when the fleet changes"
         )
-    if report.comm_seconds is not None and np.asarray(report.comm_seconds, dtype=np.float64).shape != (count,):
-        raise ValueError(
-            f"comm_seconds must hold one number for each of the {count} workers, got the shape "
-            f"{np.shape(report.comm_seconds)}; call join or leave when the fleet changes"
-        )
-    if report.out_of_memory is not None and np.shape(report.out_of_memory) != (count,):
-        raise ValueError(
-            f"out_of_memory must hold one flag for each of the {count} workers, got the shape "
-            f"{np.shape(report.out_of_memory)}; call join or leave when the fleet changes"
-        )
+    for name in ("comm_seconds", "out_of_memory"):
+        values = getattr(report, name)
+        if values is not None and np.shape(values) != (count,):
+            raise ValueError(
+                f"{name} must hold one value for each of the {count} workers, got the shape {np.shape(values)}; call "
+                "join or leave when the fleet changes"
+            )
 
 
 def _bound_per_worker(bound: int | Mapping[str, int] | None, workers: Sequence[str], unnamed: float) -> Array:

@@ -221,10 +221,10 @@ def iteration_from_round(plan: RoundPlan, report: RoundReport, *, time: float, w
     as_plan = plan.as_plan()
     place = {worker: i for i, worker in enumerate(as_plan.workers)}
     seconds, comm = np.full(len(place), np.nan), np.full(len(place), np.nan)
-    rows = [place[name] for name in report.names]
+    rows = [place[name] for name in report.clients]
     comm[rows] = report.communication
     # Until a reply is there: computing and communication; NaN for a reply that could not be used.
-    compute_W = np.where(np.isfinite(report.compute_seconds), report.compute_seconds, np.nan)
+    compute_W = np.where(np.isfinite(report.seconds), report.seconds, np.nan)
     seconds[rows] = np.where(report.used, compute_W + np.nan_to_num(report.communication), np.nan)
     as_report = Report(samples=as_plan.sizes, seconds=seconds, comm_seconds=comm)
     return Iteration.of(as_plan, as_report, as_plan, index=plan.round_index, time=time, wall_seconds=wall_seconds)

@@ -140,7 +140,8 @@ def assign(
     """Assign the samples of one global batch to ranks of different speed, so that the last rank ends early.
 
     Packed: the largest sample goes to the rank with most time left, and so on; then samples are exchanged with the
-    latest rank as long as that helps, as in :func:`pack`. Padded: the sorted samples are cut contiguously, by bisection on the time.
+    latest rank as long as that helps, as in :func:`pack`. Padded: the sorted samples are cut contiguously, by bisection
+    on the time.
     Neither is always the best there is (the question is NP-hard), so every answer comes with a lower bound.
 
     The same arguments give the same assignment, bit for bit, on every processor.

@@ -363,7 +363,7 @@ def learn_from_replies(
     columns = clients.columns
     accepted_W = plausible_speeds(report, clients.mean_forecast("speed"), max_speed_ratio)
     timed_W = plausible_comm_times(report, accepted_W, clients.mean_forecast("comm"), max_speed_ratio)
-    samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
+    samples_W, seconds_W = report.samples[accepted_W], report.seconds[accepted_W]
     # A predictor of curves is to learn them over the samples of a step.
     clients.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
     comm_W = np.maximum(report.communication[timed_W], 1e-6)
@@ -379,7 +379,7 @@ def learn_from_replies(
         ),
         (cleared, "the time of %s follows the batch by now, which is balanced"),
     ):
-        if names := [report.names[i] for i in np.flatnonzero(np.isin(rows, changed))]:
+        if names := [report.clients[i] for i in np.flatnonzero(np.isin(rows, changed))]:
             logger.warning(sentence, join_names(names[:MAX_NAMES], max(len(names) - MAX_NAMES, 0)))
     doubtful_W = np.isfinite(report.speed) & ~accepted_W
     columns["rejected"][rows[doubtful_W]] += 1
@@ -388,12 +388,12 @@ def learn_from_replies(
         logger.warning(
             "round %d: %s reported an implausible %.3g samples/s, which its forecast ignores",
             plan.round_index,
-            report.names[i],
+            report.clients[i],
             report.speed[i],
         )
     # A client that ran out of memory gets at most this share of the batch that it ran out with.
-    ran_out = rows[report.ran_out]
-    columns["fits"][ran_out] = np.minimum(columns["fits"][ran_out], np.maximum(0.8 * size_W[report.ran_out], 1.0))
+    ran_out = rows[report.out_of_memory]
+    columns["fits"][ran_out] = np.minimum(columns["fits"][ran_out], np.maximum(0.8 * size_W[report.out_of_memory], 1.0))
 
 
 def plausible_speeds(report: RoundReport, typical: float, max_speed_ratio: float) -> Mask:
@@ -407,14 +407,14 @@ def plausible_speeds(report: RoundReport, typical: float, max_speed_ratio: float
     if not usable_W.any():
         return usable_W
     with np.errstate(invalid="ignore"):
-        usable_W &= ~(report.compute_seconds > _max_elapsed_seconds(report))
+        usable_W &= ~(report.seconds > _max_elapsed_seconds(report))
     if math.isnan(typical):
         # The lower of two medians: of two clients that disagree the faster is the one to doubt.
         known_W = np.sort(speed_W[np.isfinite(speed_W)])
         typical = float(known_W[(len(known_W) - 1) // 2])
     ratio_W = np.where(usable_W, speed_W, typical) / typical
     # A stalled client may be as slow as it likes, if the server saw that time pass.
-    confirmed_W = np.isfinite(report.elapsed_seconds) | (ratio_W >= 1.0 / max_speed_ratio)
+    confirmed_W = np.isfinite(report.elapsed) | (ratio_W >= 1.0 / max_speed_ratio)
     accepted_W: Mask = usable_W & (ratio_W <= max_speed_ratio) & confirmed_W
     return accepted_W
 
@@ -425,11 +425,11 @@ def plausible_comm_times(report: RoundReport, accepted_W: Mask, typical: float, 
     ``accepted_W`` masks the plausible speeds, ``[W]``, and ``typical`` is the mean time so far, NaN before any
     report. Where the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
     """
-    comm_W, seconds_W = report.communication, report.compute_seconds[accepted_W]
+    comm_W, seconds_W = report.communication, report.seconds[accepted_W]
     typical = max(np.nan_to_num(typical), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
     seen_W = _max_elapsed_seconds(report)
     bound_W = np.where(np.isnan(seen_W), max_speed_ratio * typical, seen_W)
-    measured_W = np.isfinite(report.measured_comm) | accepted_W
+    measured_W = np.isfinite(report.comm_seconds) | accepted_W
     timed_W: Mask = measured_W & report.used & np.isfinite(comm_W) & (comm_W <= bound_W)
     return timed_W
 
@@ -437,7 +437,7 @@ def plausible_comm_times(report: RoundReport, accepted_W: Mask, typical: float, 
 def _max_elapsed_seconds(report: RoundReport) -> Array:
     """Return the longest time that a reply can have taken by the server's clock, ``[W]``; NaN if not measured."""
     # Two clocks may differ by this factor, and by this many seconds, and both be right.
-    return 1.01 * report.elapsed_seconds + 0.01
+    return 1.01 * report.elapsed + 0.01
 
 
 def summarize_round(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:

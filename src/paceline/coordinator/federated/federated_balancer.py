@@ -290,8 +290,8 @@ class FederatedBalancer:
         ValueError
             If a client replied that was not asked. Nothing is learned then.
         """
-        place = np.array([plan.index_by_client.get(name, -1) for name in report.names], dtype=np.intp)
-        strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.participating[i]]
+        place = np.array([plan.index_by_client.get(name, -1) for name in report.clients], dtype=np.intp)
+        strangers = [name for name, i in zip(report.clients, place, strict=True) if i < 0 or not plan.participating[i]]
         if strangers:
             raise ValueError(
                 f"{join_names(strangers[:MAX_NAMES], max(len(strangers) - MAX_NAMES, 0))} replied but were not asked "

@@ -18,7 +18,6 @@ from paceline.predictors import Curves, Forecast
 from paceline.solver import evaluate, split
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class RoundReport:
     """The replies of one round. A client that was asked and is not listed did not reply; an error is a reply with NaN.
 
@@ -55,81 +54,66 @@ class RoundReport:
     (array([80., 40.]), array([1., 2.]))
     """
 
-    clients: Sequence[object]
-    samples: ArrayLike
-    seconds: ArrayLike
-    comm_seconds: ArrayLike | None = None
-    elapsed: ArrayLike | None = None
-    out_of_memory: ArrayLike | None = None
-    failed: ArrayLike | None = None
-    waited: float = float("nan")
+    clients: tuple[str, ...]
+    samples: Array
+    seconds: Array
+    comm_seconds: Array
+    elapsed: Array
+    out_of_memory: Mask
+    failed: Mask
+    waited: float
 
-    def __post_init__(self) -> None:
-        if len(set(self.names)) != len(self.names):
+    def __init__(
+        self,
+        *,
+        clients: Sequence[object],
+        samples: ArrayLike,
+        seconds: ArrayLike,
+        comm_seconds: ArrayLike | None = None,
+        elapsed: ArrayLike | None = None,
+        out_of_memory: ArrayLike | None = None,
+        failed: ArrayLike | None = None,
+        waited: float = float("nan"),
+    ) -> None:
+        self.clients, self.waited = tuple(map(str, clients)), waited
+        if len(set(self.clients)) != len(self.clients):
             raise ValueError("clients must not repeat an id: sum up or drop the second reply of a client")
-        for name in ("samples", "seconds", "comm_seconds", "elapsed", "out_of_memory", "failed"):
-            values = getattr(self, name)
-            if values is not None and np.shape(values) != (len(self.names),):
-                raise ValueError(
-                    f"{name} must have one entry for each of the {len(self.names)} clients that replied, got the "
-                    f"shape {np.shape(values)}"
-                )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The ids as text."""
-        return tuple(map(str, self.clients))
-
-    @property
-    def processed(self) -> Array:
-        """Samples processed, ``[W]``."""
-        return np.asarray(self.samples, dtype=np.float64)
-
-    @property
-    def compute_seconds(self) -> Array:
-        """Own compute time, ``[W]``, in seconds."""
-        return np.asarray(self.seconds, dtype=np.float64)
-
-    @property
-    def measured_comm(self) -> Array:
-        """Time to communicate as far as it was measured, ``[W]``, in seconds; NaN elsewhere."""
-        return self._array_or_nan(self.comm_seconds)
-
-    @property
-    def elapsed_seconds(self) -> Array:
-        """Time from asking to having the reply, ``[W]``, in seconds; NaN where it is not known."""
-        return self._array_or_nan(self.elapsed)
-
-    @property
-    def ran_out(self) -> Mask:
-        """Mask of the clients that ran out of memory, ``[W]``."""
-        ran_out_W: Mask = self._array_or_nan(self.out_of_memory) == 1
-        return ran_out_W
+        self.samples, self.seconds = self._column("samples", samples), self._column("seconds", seconds)
+        self.comm_seconds, self.elapsed = self._column("comm_seconds", comm_seconds), self._column("elapsed", elapsed)
+        self.out_of_memory = self._column("out_of_memory", out_of_memory) == 1
+        self.failed = self._column("failed", failed) == 1
 
     @property
     def used(self) -> Mask:
         """Mask of the clients whose update can enter the aggregate, ``[W]``: neither an error nor out of memory."""
-        used_W: Mask = (self._array_or_nan(self.failed) != 1) & ~self.ran_out
+        used_W: Mask = ~self.failed & ~self.out_of_memory
         return used_W
 
     @property
     def speed(self) -> Array:
         """Samples per second of computing, ``[W]``; NaN where the report makes none, or memory ran out."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            speed_W = self.processed / self.compute_seconds
-        usable_W = np.isfinite(speed_W) & (speed_W > 0) & (self.processed > 0) & self.used
+            speed_W = self.samples / self.seconds
+        usable_W = np.isfinite(speed_W) & (speed_W > 0) & (self.samples > 0) & self.used
         return np.where(usable_W, speed_W, np.nan)
 
     @property
     def communication(self) -> Array:
         """Time to communicate, ``[W]``, in seconds; NaN where the report makes none."""
         with np.errstate(invalid="ignore"):
-            rest_W = np.maximum(self.elapsed_seconds - self.compute_seconds, 0.0)
-        comm_W = np.where(np.isnan(self.measured_comm), rest_W, self.measured_comm)
+            rest_W = np.maximum(self.elapsed - self.seconds, 0.0)
+        comm_W = np.where(np.isnan(self.comm_seconds), rest_W, self.comm_seconds)
         return np.where(np.isfinite(comm_W) & (comm_W >= 0), comm_W, np.nan)
 
-    def _array_or_nan(self, values: ArrayLike | None) -> Array:
-        return np.full(len(self.names), np.nan) if values is None else np.asarray(values, dtype=np.float64)
+    def _column(self, name: str, values: ArrayLike | None) -> Array:
+        if values is None:
+            return np.full(len(self.clients), np.nan)
+        if np.shape(values) != (len(self.clients),):
+            raise ValueError(
+                f"{name} must have one entry for each of the {len(self.clients)} clients that replied, got the "
+                f"shape {np.shape(values)}"
+            )
+        return np.asarray(values, dtype=np.float64)
 
 
 class ForecastSource(IntEnum):
