@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.datasets.formats import MADE_FILES, Format
+from paceline.datasets.formats.tables import read_column_names
 from paceline.datasets.frame import SECONDS_PER_UNIT, numeric_column, require_dense
 from paceline.datasets.io import (
     NUMBER,
@@ -20,7 +21,6 @@ from paceline.datasets.io import (
     RowCounts,
     iter_csv_frames,
     numbered_lines,
-    open_bytes,
     parse_header,
     read_csv_frame,
     read_head,
@@ -161,26 +161,9 @@ GOOGLE_COVARIATES = {
 
 def _rows_google(layout: UsageLayout, path: Path, counts: RowCounts) -> Iterator[UsageRows]:
     """Yield the usage of instances; a worker is ``<collection_id>/<instance_index>``."""
-    blocks = _google_json if ".json" in path.name else _google_csv
-    for rows in blocks(list(layout.covariates), path, counts):
-        # 0 and 2**63 - 1 mean before the start and after the end of the trace
-        outside_N = (rows.time <= 0) | (rows.time >= float(2**63 - 1))
-        counts.drop_rows("rows before or after the trace's time", outside_N.sum())
-        yield UsageRows(rows.worker[~outside_N], rows.time[~outside_N] * 1e-6, rows.values[~outside_N])
-
-
-def _google_csv(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[UsageRows]:
-    columns = {"start_time": NUMBER, "collection_id": TEXT, "instance_index": TEXT}
-    for block in iter_csv_frames(path, {**columns, **dict.fromkeys(covariates, NUMBER)}, counts, optional=covariates):
-        values_ND = block.reindex(columns=covariates).to_numpy(dtype=np.float64)
-        yield UsageRows(
-            block["collection_id"] + "/" + block["instance_index"], block["start_time"].to_numpy(), values_ND
-        )
-
-
-def _google_json(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[UsageRows]:
     import pandas as pd
 
+    names = ["start_time", *layout.covariates]
     lines = (numbered for numbered in numbered_lines(path) if numbered[1].strip())
     while block := list(islice(lines, 50_000)):
         workers, values = [], []
@@ -193,20 +176,25 @@ def _google_json(covariates: list[str], path: Path, counts: RowCounts) -> Iterat
                 raise ValueError(f"{path}: line {number}: must be one JSON object, got a {type(one).__name__}")
             known = one.get("collection_id") is not None and one.get("instance_index") is not None
             workers.append(f"{one['collection_id']}/{one['instance_index']}" if known else None)
-            values.append([_look_up(one, name) for name in ("start_time", *covariates)])
+            values.append([_look_up(one, name) for name in names])
         counts.count_read(len(block))
         # 64-bit integers may be strings
-        table = pd.DataFrame(values, [number for number, _ in block], ["start_time", *covariates], dtype=object)
-        time_N, *values_DN = (numeric_column(table, name) for name in map(str, table))
+        table = pd.DataFrame(values, [number for number, _ in block], names, dtype=object)
+        time_N, *values_DN = (numeric_column(table, name) for name in names)
         values_ND = np.stack(values_DN, axis=1)
-        yield UsageRows(pd.Series(workers, dtype="str"), time_N, np.where(np.isinf(values_ND), np.nan, values_ND))
+        # 0 and 2**63 - 1 mean before the start and after the end of the trace
+        outside_N = (time_N <= 0) | (time_N >= float(2**63 - 1))
+        counts.drop_rows("rows before or after the trace's time", outside_N.sum())
+        values_ND[np.isinf(values_ND)] = np.nan
+        worker_N = pd.Series(workers, dtype="str")
+        yield UsageRows(worker_N[~outside_N], time_N[~outside_N] * 1e-6, values_ND[~outside_N])
 
 
 def _look_up(one: dict[str, Any], name: str) -> Any:
-    """Return a field by its dotted name, nested or flat; None where it is missing."""
+    """Return a field by its dotted name; None where it is missing."""
     outer, _, inner = name.partition(".")
-    nested = one.get(outer)
-    return nested.get(inner) if inner and isinstance(nested, dict) else one.get(name)
+    found = one.get(outer)
+    return found.get(inner) if inner and isinstance(found, dict) else None if inner else found
 
 
 # --- Speed of long-lived virtual machines over months: the Azure VM Noise Dataset 2024.
@@ -322,12 +310,7 @@ def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Ite
 def _read_operations(path: Path, counts: RowCounts) -> pd.DataFrame:
     import pandas as pd
 
-    with open_bytes(path):
-        pass  # refuses pickles and archives before pyarrow reads the file
-    try:
-        table = read_table(path, BYTEDANCE_COLUMNS).to_pandas(ignore_metadata=True)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    table = read_table(path, BYTEDANCE_COLUMNS).to_pandas(ignore_metadata=True)
     if lacking := [name for name in BYTEDANCE_COLUMNS if name not in table]:
         raise ValueError(f"{path}: columns {lacking} are missing; it has {list(table)}")
     texts = [name for name in BYTEDANCE_COLUMNS if name != "optype" and not pd.api.types.is_numeric_dtype(table[name])]
@@ -352,17 +335,6 @@ def _read_operations(path: Path, counts: RowCounts) -> pd.DataFrame:
     return used.sort_values(["step", "seq_id"], kind="stable")
 
 
-def _is_bytedance(path: Path, head: str) -> bool:
-    import pyarrow.parquet as pq
-
-    if not head.startswith("PAR1"):
-        return False
-    try:
-        return {"optype", "rank", "stage", "step"} <= set(pq.read_schema(path).names)
-    except Exception:  # pyarrow raises many kinds on damaged files
-        return False
-
-
 FORMATS = (
     _alibaba_format("machine_usage", ["machine_id"], ALIBABA_MACHINES),
     _alibaba_format("container_usage", ["container_id", "machine_id"], ALIBABA_CONTAINERS),
@@ -378,7 +350,7 @@ FORMATS = (
     Format(
         name="google_2019",
         about="CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
-        files="instance_usage-*.json[.gz], or CSV from BigQuery with dotted names; a folder's files are one set",
+        files="instance_usage-*.json[.gz]; a folder's files are one set",
         gives="usage",
         seen=MADE_FILES,
         read=partial(
@@ -390,11 +362,7 @@ FORMATS = (
                 meta={"source": "github.com/google/cluster-data, ClusterData2019", "licence": "CC BY 4.0"},
             ),
         ),
-        matches=lambda path, head: (
-            '"collection_id"' in head and '"average_usage' in head
-            if head.lstrip().startswith("{")
-            else {"start_time", "collection_id", "instance_index", "average_usage.cpus"} <= set(parse_header(head))
-        ),
+        matches=lambda path, head: '"collection_id"' in head and '"average_usage' in head,
         job=lambda path: str(path.parent),
     ),
     Format(
@@ -413,6 +381,8 @@ FORMATS = (
         gives="speed",
         seen="real files of ByteDance-Seed/StragglerAnalysis",
         read=read_bytedance,
-        matches=_is_bytedance,
+        matches=lambda path, head: (
+            head.startswith("PAR1") and {"optype", "rank", "stage", "step"} <= set(read_column_names(path, head))
+        ),
     ),
 )

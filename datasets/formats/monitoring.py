@@ -118,8 +118,6 @@ def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) ->
         group = known.get(above, (above, "as in the file")) if above else group
         names.append(f"{group[0]}_{column}")
         units.append(group[1])
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{path}: the header repeats the columns {repeated}")
     return names, units
 
 

@@ -59,13 +59,6 @@ def test_google_lines_nested_with_long_integers(made):
     assert "1 rows before or after the trace's time" in trace.meta["dropped"]
 
 
-def test_google_bigquery_dotted_names(made):
-    text = "start_time,collection_id,instance_index,average_usage.cpus\n600000000,9007199254740993,3,0.5\n"
-    trace = only(made("usage.csv", text))
-    assert trace.workers == ("9007199254740993/3",)
-    np.testing.assert_array_equal(covariate(trace, "average_usage.cpus"), [[0.5]])
-
-
 def test_dstat_skips_boot_mean_and_nul_bytes(made):
     rows = DSTAT_ROW.format(50) + DSTAT_ROW.format(1.5) + DSTAT_ROW.format(2.5)
     trace = only(made("dstat.csv", (DSTAT + rows + "3.5,1,9").encode() + b"\0" * 50))
