@@ -112,11 +112,10 @@ class FleetTimes:
         comm_share
             Time on the wire, in median full batches.
         """
-        speed_TW = trace.speed.copy()
-        for speed_T in speed_TW.T:
-            median = np.median(speed_T[np.isfinite(speed_T)])
-            for row in np.flatnonzero(np.isnan(speed_T)):
-                speed_T[row] = speed_T[row - 1] if row else median
+        import pandas as pd
+
+        speeds = pd.DataFrame(trace.speed)
+        speed_TW = speeds.ffill().fillna(speeds.median()).to_numpy()
         rows, have = speed_TW.shape
         # Copies of one worker start at different rows: they would slow down in step otherwise.
         turns = [np.roll(speed_TW[:, w % have], -(w // have) * rows // (workers // have + 1)) for w in range(workers)]

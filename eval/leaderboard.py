@@ -38,8 +38,6 @@ class Leaderboard:
     left_out
         Workers without a ratio, as ``trace/worker``: the last value made no error on them, because their speed
         never changed, or they reported fewer than two speeds after the warm-up.
-    fit_seconds
-        How long fitting each predictor took, where known, in seconds.
     errors
         Squared errors of each predictor on each trace, by predictor and trace.
     """
@@ -47,7 +45,6 @@ class Leaderboard:
     workers: pd.DataFrame
     jobs: pd.DataFrame
     left_out: tuple[str, ...]
-    fit_seconds: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, Mapping[str, ErrorFigures]] = field(default_factory=dict, repr=False)
 
     @property
@@ -56,12 +53,9 @@ class Leaderboard:
 
         ``rmse`` and ``mae`` are geometric means of the workers' ratios, ``worst`` is the highest RMSE ratio of a
         single worker and ``where`` that worker; ``coverage``, ``overhead`` and ``microseconds`` are means, of workers
-        and of traces. ``fit seconds`` is there if it is known for any predictor.
+        and of traces.
         """
-        table = _summarize(self.workers, self.jobs, ["predictor"])
-        if self.fit_seconds:
-            table["fit seconds"] = table["predictor"].map(self.fit_seconds)
-        return table
+        return _summarize(self.workers, self.jobs, ["predictor"])
 
     @property
     def per_trace(self) -> pd.DataFrame:
@@ -104,13 +98,7 @@ class Leaderboard:
         return {str(trace): len(rows) for trace, rows in mine.groupby("trace")}
 
 
-def leaderboard(
-    predictors: Mapping[str, Predictor],
-    traces: Iterable[Trace],
-    *,
-    warmup: int = 50,
-    fit_seconds: Mapping[str, float] | None = None,
-) -> Leaderboard:
+def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *, warmup: int = 50) -> Leaderboard:
     """Backtest predictors on traces and relate their errors to those of the last value.
 
     Parameters
@@ -121,8 +109,6 @@ def leaderboard(
         Recorded jobs, preferably ones that no predictor was fitted to.
     warmup
         Iterations at the start of each trace that are not scored.
-    fit_seconds
-        How long fitting each predictor took, in seconds, to show beside the scores.
 
     Raises
     ------
@@ -175,8 +161,7 @@ def leaderboard(
                 "warmup (--warmup on the command line)"
             )
         raise ValueError("traces must hold at least one worker whose speed changes, got none to score")
-    fitted_in = dict(fit_seconds or {})
-    return Leaderboard(pd.DataFrame(board), pd.DataFrame(jobs), tuple(left_out), fitted_in, errors=errors)
+    return Leaderboard(pd.DataFrame(board), pd.DataFrame(jobs), tuple(left_out), errors=errors)
 
 
 def _score_predictor(

@@ -14,7 +14,6 @@ from paceline._arrays import Array, read_only
 from paceline._curves import Curves
 
 if TYPE_CHECKING:
-    from paceline._arrays import Array
     from paceline.datasets import Trace
 
 

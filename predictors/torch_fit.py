@@ -22,14 +22,9 @@ from paceline.predictors.fitting import FitProgress, Fitting
 from paceline.predictors.network import Training, Windows, residual_layer
 
 
-def rank() -> int:
-    """Return this process's number in the default group; 0 without one."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
 def shard_batch(batch: tuple[torch.Tensor, ...], distributed: bool) -> tuple[torch.Tensor, ...]:
     """Return the rows of a batch that this process fits: all of them, if it is alone."""
-    return tuple(part[rank() :: dist.get_world_size()] for part in batch) if distributed else batch
+    return tuple(part[dist.get_rank() :: dist.get_world_size()] for part in batch) if distributed else batch
 
 
 def broadcast_value(value: float) -> float:

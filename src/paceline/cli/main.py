@@ -6,7 +6,6 @@ import inspect
 import io
 import re
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -112,9 +111,9 @@ def evaluate(
     from paceline.predictors import NAMES
 
     require_page(to_page)
-    scored, models, fit_seconds, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on, options)
+    scored, models, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on, options)
     with working(f"scoring {len(models)} predictors on {len(scored)} traces"):
-        board = leaderboard(models, scored, warmup=warmup, fit_seconds=fit_seconds)
+        board = leaderboard(models, scored, warmup=warmup)
     if to_page:
         from paceline.report import evaluation_page
 
@@ -148,7 +147,7 @@ def replay(
     from paceline.eval.backtest import traces_by_name
 
     require_page(to_page)
-    scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on, options)
+    scored, models, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on, options)
     schemes = {name: Balanced(model) for name, model in models.items()}
     done: dict[str, Replay] = {}  # trace by trace, as replay_all does, to show how far it is
     with working("replaying") as update:
@@ -235,8 +234,8 @@ def _show_warning(message: Warning | str, *where: object, **more: object) -> Non
 
 def _traces_and_models(
     texts: list[str], traces: list[str] | None, fit_on: list[str] | None, options: list[str] | None = None
-) -> tuple[list[Trace], dict[str, FleetPredictor], dict[str, float], pd.DataFrame]:
-    """Return the traces to score, the fitted predictors with their fitting seconds, and skipped ones with reasons."""
+) -> tuple[list[Trace], dict[str, FleetPredictor], pd.DataFrame]:
+    """Return the traces to score, the fitted predictors, and skipped ones with reasons."""
     import pandas as pd
 
     from paceline.cli import options as sources
@@ -249,11 +248,10 @@ def _traces_and_models(
     if both and not fit_on:
         raise ValueError(f"traces {both} are fitted to by default; choose others to fit to with --fit-on")
     models: dict[str, FleetPredictor] = {}
-    seconds: dict[str, float] = {}
     missing: dict[str, ImportError] = {}
     for text in texts:
         with working(f"fitting {text}") as update:
-            began, model = time.perf_counter(), sources.predictor(text)
+            model = sources.predictor(text)
             try:
                 # Covariates that no trace has would silently change nothing.
                 there = sorted({name for trace in scored for name in trace.covariate_names})
@@ -265,13 +263,12 @@ def _traces_and_models(
                     _warn_if_fitted(text, scored)
                 shown = partial(_show, update, f"fitting {text}")
                 models[text] = model if sources.is_model(text) else fit_to(model, fitted_on, progress=shown)
-                seconds[text] = time.perf_counter() - began
             except ImportError as error:
                 missing[text] = error
     if not models:
         raise next(iter(missing.values()))
     skipped = [{"predictor": text, "reason": str(error)} for text, error in missing.items()]
-    return scored, models, seconds, pd.DataFrame(skipped, columns=["predictor", "reason"])
+    return scored, models, pd.DataFrame(skipped, columns=["predictor", "reason"])
 
 
 def _show(update: Callable[[str], None], doing: str, progress: FitProgress) -> None:

@@ -98,15 +98,12 @@ def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
 def _leaderboard(board: Leaderboard) -> dict[str, Any]:
     columns = [("predictor", "text"), ("RMSE, last value = 1", "range"), ("MAE", "ratio"), ("worst worker", "ratio")]
     columns += [("in the 90% interval", "percent"), ("cost of its errors", "percent"), ("a call", "seconds")]
-    if board.fit_seconds:
-        columns.append(("fitting", "seconds"))
     rows = [
         (
             row["predictor"],
             ((lead := board.compare(str(row["predictor"]))).low, lead.ratio, lead.high),
             *(row[name] for name in ("mae", "worst", "coverage", "overhead")),
             1e-6 * float(row["microseconds"]),
-            *((row.get("fit seconds"),) if board.fit_seconds else ()),
         )
         for row in board.overall.to_dict("records")
     ]
