@@ -49,10 +49,7 @@ def agree(
 ) -> tuple[str, ...]:
     """Compare the facts of all ranks, and return a name for each rank: the given one, or host and local rank.
 
-    Raises
-    ------
-    ValueError
-        On every rank, if the ranks do not agree, or there is not one distinct name per rank.
+    If they differ, a ValueError is raised on every rank.
     """
     # Host and local rank survive an elastic restart, in which torchrun may renumber the global ranks.
     local = os.environ.get("LOCAL_RANK", str(exchange.rank))

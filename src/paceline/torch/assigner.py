@@ -22,22 +22,7 @@ Sampler = torch.utils.data.Sampler[int] | Sequence[int]
 
 @dataclass(frozen=True)
 class Order:
-    """The order of every epoch, the same on every rank.
-
-    Parameters
-    ----------
-    samples
-        Samples of the dataset, N.
-    shuffle, seed
-        Whether every epoch has an order of its own, and from which seed; else samples come as they are numbered.
-    sampler
-        The order in place of ``shuffle`` and ``seed``.
-
-    Examples
-    --------
-    >>> Order(3, shuffle=False).of(epoch=0), len(Order(3, sampler=[2, 2]))
-    (array([0, 1, 2]), 2)
-    """
+    """The order of every epoch, the same on every rank: shuffled, as they are numbered, or the sampler's."""
 
     samples: int
     shuffle: bool = True
@@ -50,13 +35,7 @@ class Order:
         return self.samples if sampler is None else len(sampler)
 
     def of(self, epoch: int, ranks: int = 1) -> Samples:
-        """Return the numbers of the epoch's samples, for so many ranks.
-
-        Raises
-        ------
-        ValueError
-            If a sampler yields a number that the dataset does not have, or fewer than there are ranks.
-        """
+        """Return the numbers of the epoch's samples, for so many ranks."""
         if self.sampler is not None:
             return self._order_of_sampler(self.sampler, epoch, ranks)
         if not self.shuffle:
@@ -273,16 +252,6 @@ class SliceAssigner(EpochAssigner):
     """Cuts the epoch's order into global batches, and each of these into one part after the other.
 
     A state is a place in the order, whatever the number of ranks.
-
-    Examples
-    --------
-    >>> assigner = SliceAssigner(Order(10, shuffle=False), GlobalBatch(6, world_size=2), rank=1)
-    >>> assigner.start(epoch=0)
-    >>> assigner.peek(np.array([4, 2]))[1]
-    array([4, 5])
-    >>> assigner.advance()
-    >>> assigner.peek(np.array([4, 2]))[1], assigner.remaining
-    (array([8, 9]), 4)
     """
 
     def __init__(self, order: Order, rule: GlobalBatch, rank: int) -> None:
@@ -342,17 +311,7 @@ class BufferAssigner(EpochAssigner):
     taken. The order is drawn in rounds, a batch for each rank in turn. As long as sizes stay, the n-th batches of all
     ranks together are the n-th slice of the order.
 
-    Parameters
-    ----------
-    ahead
-        Batches that a buffer holds beyond the next one; the same on every rank.
-
-    Examples
-    --------
-    >>> assigner = BufferAssigner(Order(10, shuffle=False), GlobalBatch(4, world_size=2), rank=1, ahead=1)
-    >>> assigner.start(epoch=0)
-    >>> assigner.peek(np.array([1, 3]))[1], assigner.buffers
-    (array([1, 2, 3]), [array([0, 4]), array([1, 2, 3, 5, 6, 7])])
+    A buffer holds ``ahead`` batches beyond the next one.
     """
 
     buffered = True

@@ -17,17 +17,7 @@ from paceline.torch.global_batch import GlobalBatch, RankBatch
 
 
 class CostAssigner(SliceAssigner):
-    """Cuts the epoch's order into the global batches that come without costs, and divides each by cost.
-
-    Examples
-    --------
-    >>> costs = Costs(cost=[4.0, 1.0, 1.0, 2.0, 2.0])
-    >>> rule, table = GlobalBatch(5, world_size=2), costs.of_dataset(range(5))
-    >>> assigner = CostAssigner(Order(5, shuffle=False), rule, 1, costs, table)
-    >>> assigner.start(epoch=0)
-    >>> assigner.peek(np.array([1, 1]))[1]
-    array([2, 3, 4])
-    """
+    """Cuts the epoch's order into the global batches that come without costs, and divides each by cost."""
 
     def __init__(self, order: Order, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
         self.costs, self.table = costs, table
@@ -165,15 +155,6 @@ class PackAssigner(CostAssigner):
     """Cuts the epoch's order into the global batches that come without costs, and packs each into micro-batches.
 
     With ``lockstep`` all ranks have the same number of micro-batches, for they wait for each other after each.
-
-    Examples
-    --------
-    >>> costs = Costs(lengths=[40, 10, 10, 20, 20], cap=50)
-    >>> rule, table = GlobalBatch(5, world_size=2), costs.of_dataset(range(5))
-    >>> assigner = PackAssigner(Order(5, shuffle=False), rule, 1, costs, table, lockstep=False)
-    >>> assigner.start(epoch=0)
-    >>> assigner.peek(np.array([3, 2]))[1], assigner.borders()
-    (array([1, 2, 3]), [(0, 3)])
     """
 
     def __init__(

@@ -23,21 +23,6 @@ def numbers_of(dataset: Any, source: Numbers, name: str, *, zeros: bool = False)
 
     The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths. A
     function is called with every sample, once.
-
-    Raises
-    ------
-    TypeError
-        If a column is named and the dataset has none.
-    ValueError
-        If there is not one number for each sample, or a number is out of range: the sample is named.
-
-    Examples
-    --------
-    >>> numbers_of(["a", "ccc"], len, "cost")
-    array([1., 3.])
-    >>> numbers_of(["a", "ccc"], [1.0, np.nan], "cost")
-    Traceback (most recent call last):
-    ValueError: cost must be finite and above 0, got nan for sample 1
     """
     if isinstance(source, str):
         values = _column(dataset, source, name)
@@ -57,14 +42,7 @@ def numbers_of(dataset: Any, source: Numbers, name: str, *, zeros: bool = False)
 def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = "", zeros: bool = False) -> None:
     """Refuse numbers that are not finite and above 0, or with ``zeros`` not below; the sample is named.
 
-    Parameters
-    ----------
-    first, of
-        The number of the first sample, and of what.
-
-    >>> require_in_range(np.array([2.0, 0.0]), "lengths", first=40, of=" of the stream")
-    Traceback (most recent call last):
-    ValueError: lengths must be finite and above 0, got 0 for sample 41 of the stream
+    ``first`` is the number of the first sample, and ``of`` says of what.
     """
     fine = np.isfinite(values_N) & ((values_N > 0) | (zeros & (values_N == 0)))
     if not fine.all():

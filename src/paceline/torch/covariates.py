@@ -49,13 +49,7 @@ class Unknown:
 
 
 def covariates_for(predictor: Predictor, covariates: Sequence[Covariate] | None) -> list[Covariate]:
-    """Return the covariates to sample, in the order in which the predictor reads them.
-
-    Raises
-    ------
-    ValueError
-        If the predictor reads covariates but none of them can be sampled.
-    """
+    """Return the covariates to sample, in the order in which the predictor reads them."""
     if not predictor.covariate_names:
         return []
     known = {covariate.name: covariate for covariate in (default_covariates() if covariates is None else covariates)}

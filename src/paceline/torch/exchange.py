@@ -73,13 +73,7 @@ class Exchange:
         self._work, self.under_way = self._all_gather(self.group, [rows], [row]), True
 
     def receive(self) -> Array:
-        """Return the rows of all ranks, ``[W, F]``, as soon as the last has arrived.
-
-        Raises
-        ------
-        LostRankError
-            If a rank has died or does not answer in time.
-        """
+        """Return the rows of all ranks, ``[W, F]``, as soon as the last has arrived."""
         work, self._work, self.under_way = self._work, None, False
         assert work is not None, "receive follows send"
         try:

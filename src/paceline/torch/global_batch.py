@@ -54,10 +54,6 @@ class GlobalBatch:
 
     Parameters
     ----------
-    samples
-        Samples of all ranks together.
-    world_size
-        Ranks, W.
     drop_last
         Whether what does not fill a global batch is left out.
 
@@ -101,13 +97,7 @@ class GlobalBatch:
         return _in_proportion(np.ones(self.world_size), self.samples)
 
     def validate_sizes(self, sizes_W: Any) -> Sizes:
-        """Return sizes of a full batch as a read-only array.
-
-        Raises
-        ------
-        ValueError
-            If samples would be lost, or a rank go without.
-        """
+        """Return sizes of a full batch as a read-only array; refuse those with which samples would be lost."""
         checked_W = np.array(sizes_W, dtype=np.int64)
         if checked_W.shape != (self.world_size,) or checked_W.min() < 1 or checked_W.sum() != self.samples:
             raise ValueError(

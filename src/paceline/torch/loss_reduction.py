@@ -58,15 +58,6 @@ class LossReductionCheck:
         Whether gradients of the batch under way are worth a look.
     norms
         How large they are: those of the rank's rows all together; of several micro-batches, the mean.
-
-    Examples
-    --------
-    >>> kind = LossReductionCheck()
-    >>> for step in range(20):  # a summed loss
-    ...     sizes = np.array([8.0, 24.0]) if step % 2 else np.array([16.0, 6.0])
-    ...     if sentence := kind.learn(sizes, 2 * np.log(sizes) + 0.1 * np.sin([step, 2 * step])):
-    ...         print(step, sentence[:56])
-    5 The gradients of a rank grow with its number of samples,
     """
 
     def __init__(self, *, delayed: bool = False) -> None:

@@ -109,13 +109,7 @@ class Planning:
             raise RuntimeError(_diverged(self.balancer.workers, places))
 
     def settle(self, rows: RankReports, iteration: int) -> None:
-        """Copy the first rank's state to all ranks, because their plans differ.
-
-        Raises
-        ------
-        RuntimeError
-            If ranks have looped differently.
-        """
+        """Copy the first rank's state to all ranks, because their plans differ."""
         self.require_one_place(rows)
         self._settled = True
         if not self._settled_before:  # while it lasts, batches are those of the first rank: there is nothing new to say

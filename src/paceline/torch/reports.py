@@ -63,16 +63,6 @@ class RankReports:
         Whether a rank's batch did not fit into memory.
     has_norms, has_buffers
         Whether gradients, and buffers, were looked at.
-
-    Examples
-    --------
-    Two ranks took two micro-batches; the second took longer:
-
-    >>> rest = [0, 0, 1, 0, 1, 1, 0, 0, 0]
-    >>> rows = RankReports(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, 0.7, *rest]]))
-    >>> report = rows.report(None)
-    >>> report.samples, report.seconds
-    (array([32., 16.]), array([0.25, 0.35]))
     """
 
     def __init__(self, report_WF: Array, features: int = 0) -> None:

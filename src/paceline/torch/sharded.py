@@ -25,13 +25,7 @@ def without_fabric(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def group_of(model: torch.nn.Module) -> dist.ProcessGroup:
-    """Return the group of the ranks that train together.
-
-    Raises
-    ------
-    ValueError
-        If some of them must get the same samples.
-    """
+    """Return the group of the ranks that train together; refuse a model of which some must get the same samples."""
     ddp = ddp_of(model)
     group: Any = dist.group.WORLD if ddp is None else ddp.process_group
     sizes = {one.mesh_info.mesh.size() for one in _param_groups(model)}

@@ -90,18 +90,12 @@ class SGD:
         rate = self.rate(applied) if callable(self.rate) else self.rate
         if self.momentum and self._momentum_P is None:
             self._momentum_P = np.zeros_like(parameters)
-        size = 2**16  # numbers that stay in the cache of a core between the operations
-        scratch = np.empty(min(size, len(parameters)), dtype=parameters.dtype)
-        for start in range(0, len(parameters), size):
-            block = slice(start, start + size)
-            step, out = gradient[block], scratch[: len(parameters) - start]
-            if self._momentum_P is None:
-                parameters[block] -= np.multiply(step, rate * factor, out=out)
-            else:
-                momentum = self._momentum_P[block]
-                momentum *= self.momentum
-                momentum += np.multiply(step, factor, out=out)
-                parameters[block] -= np.multiply(momentum, rate, out=out)
+        if self._momentum_P is None:
+            parameters -= rate * factor * gradient
+        else:
+            self._momentum_P *= self.momentum
+            self._momentum_P += factor * gradient
+            parameters -= rate * self._momentum_P
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         return {} if self._momentum_P is None else {"momentum": self._momentum_P.copy()}
