@@ -157,11 +157,8 @@ def test_in_place_tensor_rate_is_seen(alone):
         looped(job, step)
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_failing_block_leaves_the_job(alone, fails):
+def test_closed_job_has_no_worker(alone):
     job, *_ = started()
-    with pytest.raises(ZeroDivisionError) if fails else job, job:
-        assert 1 / (0 if fails else 1)
     job.close()
     job.close()
     assert not job.service.server.workers
