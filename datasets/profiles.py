@@ -61,24 +61,17 @@ def read_profiles(path: str | Path) -> pd.DataFrame:
     if written.empty:
         raise ValueError(f"{path}: holds no measurement")
     table = written[[name for name in (*PROFILE_COLUMNS, UNCERTAINTY_COLUMN) if name in written]].copy()
-    positive = {"batch": True, "seconds": True, "comm_seconds": False, UNCERTAINTY_COLUMN: False}
-    for name in positive.keys() & set(table):
-        table[name] = _parse_numbers(path, table[name], positive=positive[name], required=name == "batch")
+    for name in {"batch", "seconds", "comm_seconds", UNCERTAINTY_COLUMN} & set(table):
+        numbers, positive = pd.to_numeric(table[name], errors="coerce").astype(np.float64), name in ("batch", "seconds")
+        right = np.isfinite(numbers) & ((numbers > 0) if positive else (numbers >= 0))
+        if (bad := ~right & ((table[name] != "") | (name == "batch"))).any():  # an empty cell is NaN
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"{path}, row {row + 2}: {name} must be a number, {'positive' if positive else 'at least 0'}, got "
+                f"{table[name].iloc[row]!r}"
+            )
+        table[name] = numbers
     return table
-
-
-def _parse_numbers(path: Path, column: pd.Series[str], *, positive: bool, required: bool) -> pd.Series[float]:
-    """Return cells as numbers, NaN for an empty one."""
-    import pandas as pd
-
-    numbers = pd.to_numeric(column, errors="coerce").astype(np.float64)
-    right = np.isfinite(numbers) & ((numbers > 0) if positive else (numbers >= 0))
-    bad = ~right & ((column != "") | required)
-    if bad.any():
-        row = int(np.argmax(bad))
-        wanted = "positive" if positive else "at least 0"
-        raise ValueError(f"{path}, row {row + 2}: {column.name} must be a number, {wanted}, got {column.iloc[row]!r}")
-    return numbers
 
 
 def save_profile(profile: pd.DataFrame, path: str | Path) -> Path:

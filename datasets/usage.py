@@ -32,13 +32,11 @@ def speed_from_usage(
     capacity: float = 100.0,
     needed: float = 50.0,
     minimum: float = 5.0,
-    full_speed: float = 100.0,
-    batch: float = 64.0,
 ) -> Trace:
     """Return the trace with the speeds that a training worker would have under this usage.
 
     The worker needs ``needed`` of the machine. The others leave it ``capacity - usage``, but at least ``minimum``,
-    because schedulers starve no process. Its speed is ``full_speed`` times the share of its need that it gets.
+    because schedulers starve no process. Its speed is 100 samples/s times the share of its need that it gets.
 
     Parameters
     ----------
@@ -48,10 +46,6 @@ def speed_from_usage(
         The covariate that measures what others use, such as ``cpu_util_percent``.
     capacity, needed, minimum
         Capacity of the machine, in the covariate's unit; ``0 < minimum <= needed <= capacity``.
-    full_speed
-        Speed of a worker that gets everything it needs, in samples/s.
-    batch
-        Samples of each iteration.
 
     Raises
     ------
@@ -62,7 +56,7 @@ def speed_from_usage(
     --------
     >>> none = [[float("nan")]] * 3
     >>> usage = Trace(none, none, covariates=[[[20.0]], [[80.0]], [[100.0]]], covariate_names=["cpu"])
-    >>> derived = speed_from_usage(usage, "cpu", needed=50, minimum=5, full_speed=100)
+    >>> derived = speed_from_usage(usage, "cpu", needed=50, minimum=5)
     >>> derived.speed.ravel()
     array([100.,  40.,  10.])
     >>> derived.meta["derived"]
@@ -74,15 +68,13 @@ def speed_from_usage(
         raise ValueError(f"trace {trace.name!r} has no covariate {covariate!r}; it has {list(trace.covariate_names)}")
     if not 0 < minimum <= needed <= capacity < np.inf:
         raise ValueError(f"0 < minimum <= needed <= capacity must hold, got {minimum}, {needed} and {capacity}")
-    if not (0 < full_speed < np.inf and 0 < batch < np.inf):
-        raise ValueError(f"full_speed and batch must be positive, got {full_speed} and {batch}")
     usage_TW = trace.covariates[:, :, list(trace.covariate_names).index(covariate)]
-    speed_TW = full_speed * np.minimum(1.0, np.maximum(capacity - usage_TW, minimum) / needed)
-    model = f"speed = {full_speed:g} samples/s x min(1, max({capacity:g} - {covariate}, {minimum:g}) / {needed:g})"
+    speed_TW = 100.0 * np.minimum(1.0, np.maximum(capacity - usage_TW, minimum) / needed)
+    model = f"speed = 100 samples/s x min(1, max({capacity:g} - {covariate}, {minimum:g}) / {needed:g})"
     return replace(
         trace,
-        samples=np.where(np.isnan(speed_TW), np.nan, batch),
-        seconds=batch / speed_TW,
+        samples=np.where(np.isnan(speed_TW), np.nan, 64.0),
+        seconds=64.0 / speed_TW,
         meta={**trace.meta, "derived": model},
     )
 

@@ -14,18 +14,13 @@ from paceline.datasets.trace import Trace
 RECORDED_FOLDER = Path(__file__).parent
 
 
-def names(split: str | None = None) -> list[str]:
-    """Return the names of the recorded jobs, all or those of one split.
+def names() -> list[str]:
+    """Return the names of the recorded jobs.
 
     >>> len(names()) >= 6
     True
     """
-    found = sorted(path.stem for path in RECORDED_FOLDER.glob("*.parquet"))
-    if split is None:
-        return found
-    if split not in ("fit", "held-out"):
-        raise ValueError(f"split must be one of ('fit', 'held-out'), got {split!r}")
-    return [name for name in found if load(name).meta.get("split") == split]
+    return sorted(path.stem for path in RECORDED_FOLDER.glob("*.parquet"))
 
 
 @cache
@@ -45,4 +40,6 @@ def load(name: str) -> Trace:
 
 def load_split(split: str) -> list[Trace]:
     """Return all recorded jobs of a split, ``"fit"`` or ``"held-out"``."""
-    return [load(name) for name in names(split)]
+    if split not in ("fit", "held-out"):
+        raise ValueError(f"split must be one of ('fit', 'held-out'), got {split!r}")
+    return [trace for trace in map(load, names()) if trace.meta.get("split") == split]

@@ -59,19 +59,14 @@ BINARY = ("parquet", "bytedance_llm")
 """Parquet: bytes are changed at random, as there is no text to change."""
 
 
-def or_refused(path, read):
-    """Return what is read, or nothing if it is refused in a sentence that names the file."""
+def read_or_refused(path, name):
+    """Read as this format; the result must be traces, or an error that names the file."""
     try:
-        return read()
+        traces = read_traces(path, name, **OPTIONS.get(name, {}))
     except ValueError as error:
         if str(path) not in str(error):
             raise AssertionError(f"the sentence does not name the file: {error}") from error
-        return None
-
-
-def read_or_refused(path, name):
-    """Read as this format; the result must be traces, or an error that names the file."""
-    traces = or_refused(path, lambda: read_traces(path, name, **OPTIONS.get(name, {}))) or []
+        return
     for trace in traces:
         assert trace.seconds.size
         assert int(trace.meta.get("rows_dropped", 0)) <= int(trace.meta.get("rows_read", 0))

@@ -84,22 +84,6 @@ def test_folder_gives_traces_of_named_format(made, tmp_path):
         read_traces(tmp_path, "sar")
 
 
-@pytest.mark.slow
-def test_a_million_clients_are_one_trace(made):
-    rows = "".join(f"c{k},0,1,{1 + k % 7}\n" for k in range(1_000_000))
-    trace = only(made("clients.csv", "worker,iteration,samples,seconds\n" + rows))
-    assert len(trace.workers) == 1_000_000
-    assert trace.speed[0, trace.workers.index("c6")] == pytest.approx(1 / 7)
-
-
-@pytest.mark.slow
-def test_nearly_empty_panel_refused(made):
-    rows = "".join(f"{k},{k},25,{k},500\n" for k in range(40_000))
-    path = made("job_1_norm.csv", ",worker,gpu,time,batch_time_norm\n" + rows)
-    with pytest.raises(ValueError, match=r"40000 workers and 40000 iterations, a nearly empty panel"):
-        read_traces(path)
-
-
 def test_hidden_folders_hold_no_data(tmp_path):
     """A clone's history lies beside its data; a subfolder of the data is read."""
     for folder in (".git", "data"):

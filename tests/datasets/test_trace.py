@@ -114,8 +114,6 @@ FRAME = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 
         (FRAME.assign(iteration=[0, 0.5]), "column 'iteration' must hold whole numbers"),
         (FRAME.assign(iteration=[0, np.nan]), "column 'iteration' must hold whole numbers"),
         (FRAME.assign(iteration=[0, 1e30]), r"at most 9007199254740991, but row 1 holds .*1e\+30"),
-        (FRAME.assign(iteration=[0, 2**53 + 1]), "row 1 holds 9007199254740993"),  # as float64 it is another number
-        (FRAME.assign(iteration=[-1e19, 0]), r"at most 9007199254740991, but row 0 holds"),
         (FRAME.assign(iteration=[0, np.inf]), "row 1 holds .*inf"),
         (FRAME.assign(worker=["a", None]), "column 'worker' must name a worker in every row, but row 1"),
     ],
