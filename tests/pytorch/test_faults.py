@@ -53,7 +53,7 @@ def test_a_run_whose_clock_was_set_is_shown(tmp_path, jump):
 
 def test_unreadable_kernel_files_are_no_error(tmp_path):
     """As in a container that hides /proc, and where no control groups are mounted."""
-    assert ControlGroup.of_this_process(tmp_path) is None
+    assert ControlGroup.current(tmp_path) is None
     for covariates in (default_covariates(root=tmp_path), all_covariates(root=tmp_path)):
         with Recorder(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", "0", covariates) as recorder:
             for _ in range(3):

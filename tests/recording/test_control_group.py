@@ -27,18 +27,18 @@ VERSION_2 = {
 
 
 def test_the_own_group_is_found_in_version_1(tmp_path):
-    group = ControlGroup.of_this_process(made(tmp_path, VERSION_1))
+    group = ControlGroup.current(made(tmp_path, VERSION_1))
     assert group.cores == 0.4
     assert group.usage == tmp_path / "groups/cpu,cpuacct/job/cpuacct.usage"
     assert group.pressure == tmp_path / "groups/unified/job"
     assert set(find_mounts(tmp_path)) >= {"cpu", "cpuacct", ""}
 
 
-def test_a_group_without_a_quota_is_no_group(tmp_path):
+def test_a_group_without_a_quota_has_no_limit(tmp_path):
     made(tmp_path / "1", {**VERSION_1, "groups/cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n"})
     made(tmp_path / "2", {**VERSION_2, "groups/job/cpu.max": "max 100000\n"})
-    assert ControlGroup.of_this_process(tmp_path / "1") is None
-    assert ControlGroup.of_this_process(tmp_path / "2") is None
+    assert ControlGroup.current(tmp_path / "1").cores is None
+    assert ControlGroup.current(tmp_path / "2").cores is None
 
 
 # -- a quota above the worker's group, one that comes later, and a worker that is moved -----------------------------
@@ -69,7 +69,7 @@ def test_quota_above_throttles_too(tmp_path, files, cpu, after):
 
 @pytest.mark.parametrize(("files", "cpu", "after"), VERSIONS)
 def test_quota_above_is_the_allowance(tmp_path, files, cpu, after):
-    group = ControlGroup.of_this_process(made(tmp_path, files))
+    group = ControlGroup.current(made(tmp_path, files))
     assert group.cores == 0.4
     assert group.lineage == tuple(tmp_path / cpu / inside for inside in ("pod/worker", "pod", ""))
     usage = {"groups/cpu": "groups/cpuacct/pod/cpuacct.usage", "groups": "groups/pod/cpu.stat"}[cpu]
@@ -79,7 +79,7 @@ def test_quota_above_is_the_allowance(tmp_path, files, cpu, after):
 
 def test_the_smallest_quota_binds(tmp_path):
     made(tmp_path, {**NESTED_2, "groups/pod/worker/cpu.max": "1000 10000\n"})
-    group = ControlGroup.of_this_process(tmp_path)
+    group = ControlGroup.current(tmp_path)
     assert group.cores == CPUQuota(group).sample() == 0.1
     (tmp_path / "groups/pod/worker/cpu.max").write_text("9000 10000\n")
     assert group.cores == 0.4
@@ -101,7 +101,7 @@ def test_late_quota_is_seen(tmp_path, quiet, stat, throttled):
     """As ``docker update --cpus`` sets it, or the bursts of ``paceline live``."""
     version = VERSION_1 if "cpuacct" in stat else VERSION_2
     made(tmp_path, {**version, **quiet, stat: throttled.format(0)})
-    assert ControlGroup.of_this_process(tmp_path) is None
+    assert ControlGroup.current(tmp_path).cores is None
     covariate = named(default_covariates(root=tmp_path), "throttled")
     assert twice(covariate, lambda: (tmp_path / stat).write_text(throttled.format(2_000_000))) > 0
     assert covariate.sample() == 0

@@ -227,11 +227,6 @@ def _carried_verdict(audit: Audit, found: compare.Difference, shown: Probe) -> A
 def _verdict_without_probe_evidence(audit: Audit, found: compare.Difference, filtered: str) -> AuditVerdict:
     """Return the verdict on a script of which the probing run shows nothing: by what it was seen to do."""
     records, close = audit.base.records, 100 * audit.tolerance
-    clipped = [np.array([one for step in record.steps for one in step.facts.get("clipped", [])]) for record in records]
-    if len({norms.shape for norms in clipped}) == 1 and clipped[0].size:
-        differs = any(not np.allclose(clipped[0], norms, rtol=close) for norms in clipped)
-        if differs and any((norms[:, 0] > norms[:, 1]).any() for norms in clipped):
-            return audit.not_exact(Cause.HOOKS, found, "by clip_grad_norm_")
     for name, values in records[0].facts.get("not trained", {}).items():
         others = [record.facts.get("not trained", {}).get(name, values) for record in records]
         if any(len(other) == len(values) and not np.allclose(values, other, rtol=close) for other in others):

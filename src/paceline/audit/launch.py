@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -11,11 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from paceline._runtime import environment_with_hooks
-from paceline.audit.run import AuditPlan, AuditRun, RankRecord
+from paceline.audit.run import AuditPlan, AuditRun, load
 
 
 class Launcher:
@@ -48,9 +47,9 @@ class Launcher:
         self.report(f"run {self.runs}" + (", as one process" if alone else ""))
         folder = self.folder / str(self.runs)
         folder.mkdir()
-        (folder / "plan").write_text(json.dumps(asdict(plan)), encoding="utf-8")
+        (folder / "plan").write_bytes(pickle.dumps(plan))
         error = self._run_command(command, folder)
-        records = [RankRecord.load(path) for path in folder.glob("*.json")]
+        records = [load(path) for path in folder.glob("*.record")]
         return AuditRun(sorted(records, key=lambda record: record.rank), str(folder), error)
 
     def _run_command(self, command: list[str], folder: Path) -> str:

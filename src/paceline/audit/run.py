@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from paceline._arrays import Array
 
@@ -30,13 +28,6 @@ class AuditPlan:
     frozen: bool = False  # every step starts from the same parameters: steps then show gradients alone
     hooks: bool = True  # hooks that the script puts on parameters run
     balanced: BalancedRun | None = None  # what a job with a balanced loader does
-
-    @classmethod
-    def load(cls, path: Path) -> AuditPlan:
-        """Return the plan in a file of JSON."""
-        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        balanced = known.pop("balanced")
-        return cls(**known, balanced=None if balanced is None else BalancedRun(**balanced))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,46 +79,15 @@ class RankRecord:
     facts: dict[str, Any] = field(default_factory=dict)  # layers, samplers, random numbers, the precision
 
     def save(self, folder: Path) -> None:
-        """Write the record; its JSON file comes last, so that a folder with this file is complete."""
-        arrays = {f"start/{name}": array for name, array in self.start.items()}
-        for number, step in enumerate(self.steps):
-            for kind in ("gradients", "raw", "parameters"):
-                arrays |= {f"{kind}/{number}/{name}": array for name, array in getattr(step, kind).items()}
-        with (folder / f"{self.rank}.npz").open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        known = {
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "streams": {
-                name: [[[one.digest, one.counts] for one in batch] for batch in batches]
-                for name, batches in self.streams.items()
-            },
-            "steps": [{"delivered": step.delivered, "facts": step.facts} for step in self.steps],
-            "facts": self.facts,
-        }
-        written = folder / f"{self.rank}.json.part"
-        written.write_text(json.dumps(known), encoding="utf-8")
-        written.rename(folder / f"{self.rank}.json")
+        """Write the record, whole or not at all."""
+        written = folder / f"{self.rank}.part"
+        written.write_bytes(pickle.dumps(self))
+        written.rename(folder / f"{self.rank}.record")
 
-    @classmethod
-    def load(cls, path: Path) -> RankRecord:
-        """Read a record that :meth:`save` wrote, by the path of its JSON file."""
-        known = json.loads(path.read_text(encoding="utf-8"))
-        with np.load(path.with_suffix(".npz"), allow_pickle=False) as file:
-            arrays = dict(file)
-        streams = {
-            name: [[Sample(digest, counts) for digest, counts in batch] for batch in batches]
-            for name, batches in known["streams"].items()
-        }
 
-        def under(prefix: str) -> Arrays:
-            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-        steps = []
-        for number, stored in enumerate(known["steps"]):
-            gradients, parameters, raw = (under(f"{kind}/{number}/") for kind in ("gradients", "parameters", "raw"))
-            steps.append(StepRecord(stored["delivered"], gradients, parameters, stored["facts"], raw))
-        return cls(known["rank"], known["world_size"], streams, under("start/"), steps, known["facts"])
+def load(path: Path) -> Any:
+    """Return the plan or the record in a file of an audit, whose folder nobody else writes to."""
+    return pickle.loads(path.read_bytes())
 
 
 @dataclass(frozen=True)

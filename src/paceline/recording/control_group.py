@@ -79,22 +79,16 @@ class ControlGroup:
     """The folders of the parent groups, the nearest first, as far as they are visible from here."""
 
     @classmethod
-    def of_this_process(cls, root: str | Path = "/") -> ControlGroup | None:
-        """Return the group of the calling process, or ``None`` if neither it nor a parent has a CPU quota now.
+    def current(cls, root: str | Path = "/") -> ControlGroup | None:
+        """Return the group of the calling process, with or without a quota; ``None`` if no groups are mounted.
 
         ``root`` is the folder that contains ``proc`` and ``sys``.
 
         Examples
         --------
-        >>> ControlGroup.of_this_process("/nowhere") is None
+        >>> ControlGroup.current("/nowhere") is None
         True
         """
-        group = cls.current(root)
-        return group if group is not None and group.cores is not None else None
-
-    @classmethod
-    def current(cls, root: str | Path = "/") -> ControlGroup | None:
-        """Return the group of the calling process, with or without a quota; ``None`` if no groups are mounted."""
         mounts, paths = find_mounts(root), dict[str, str]()
         for line in _read_lines(Path(root) / "proc/self/cgroup"):
             _, names, path = line.split(":", 2)

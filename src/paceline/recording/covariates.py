@@ -272,8 +272,8 @@ def all_covariates(root: Path = ROOT, *, device: int | torch.device | None = Non
     These are the seven of :func:`default_covariates`, the quota if there is one now, and those of the GPU if NVML sees
     one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``.
     """
-    has_quota = ControlGroup.of_this_process(root) is not None
-    quota = [GroupCovariate(CPUQuota, ControlGroupLocator(root), root)] if has_quota else []
+    group = ControlGroup.current(root)
+    quota = [GroupCovariate(CPUQuota, ControlGroupLocator(root), root)] if group and group.cores is not None else []
     return [*default_covariates(root), *quota, *nvml_covariates(device)]
 
 

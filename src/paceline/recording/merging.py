@@ -46,7 +46,7 @@ def merge(paths: Iterable[str | Path]) -> Trace:
         do not hold a trace.
     """
     paths = list(paths)
-    files = _read_files(paths)
+    files = _read_sound_files(paths)
     try:
         return _merge_files(files)
     except ValueError as error:
@@ -61,10 +61,9 @@ def merge_skipping_faults(paths: Iterable[str | Path]) -> tuple[Trace | None, li
     files: list[WorkerFile] = []
     missing: list[str] = []
     for path in map(Path, paths):
-        faults: list[str] = []
         try:
-            header, rows = _read_file(path, faults)
-        except (OSError, ValueError) as error:
+            header, rows, faults = _read_file(path)
+        except ValueError as error:
             missing.append(f"left out: {error}")
             continue
         if any(header["worker"] == other["worker"] for other, _ in files):
@@ -97,7 +96,7 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    files = _read_files(paths)
+    files = _read_sound_files(paths)
     names = _unique_names(header.get("phases", []) for header, _ in files)
     if not names:
         raise ValueError(f"worker {files[0][0]['worker']} recorded no phases; an adapter such as `watch` records them")
@@ -109,9 +108,13 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     return pd.concat(frames).sort_values(["iteration", "worker"], ignore_index=True)
 
 
-def _read_files(paths: Iterable[str | Path]) -> list[WorkerFile]:
-    paths = list(paths)
-    files = [_read_file(Path(path)) for path in paths]
+def _read_sound_files(paths: Iterable[str | Path]) -> list[WorkerFile]:
+    paths, files = list(paths), []
+    for path in map(Path, paths):
+        header, rows, faults = _read_file(path)
+        if faults:
+            raise ValueError(faults[0])
+        files.append((header, rows))
     if not any(len(rows) for _, rows in files):
         raise ValueError(f"nothing to merge: no iteration in {_join_paths(paths) or 'no files'}")
     return files
@@ -166,11 +169,10 @@ def _merge_files(files: Sequence[WorkerFile]) -> Trace:
     )
 
 
-def _read_file(path: Path, faults: list[str] | None = None) -> WorkerFile:
-    """Return the header and the rows ``[T, columns]`` of one file.
+def _read_file(path: Path) -> tuple[dict[str, Any], NDArray[np.float64], list[str]]:
+    """Return the header and the sound rows ``[T, columns]`` of one file, and a sentence about each broken row.
 
     Text after the last line break is a torn line, which was being written when the process was killed; it is dropped.
-    A broken row is an error; with ``faults``, it is skipped and added to it.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     if not lines:
@@ -178,7 +180,7 @@ def _read_file(path: Path, faults: list[str] | None = None) -> WorkerFile:
     header = _parse_line(path, 1, lines[0])
     if not _is_valid_header(header):
         raise ValueError(f"{path}, line 1: expected the header of a record with schema version {SCHEMA_VERSION}")
-    columns, rows = header["columns"], {}
+    columns, rows, faults = header["columns"], {}, []
     measured_C = np.array([name in MEASURED_COLUMNS for name in columns])
     for at, line in enumerate(lines[1:], start=2):
         try:
@@ -186,15 +188,13 @@ def _read_file(path: Path, faults: list[str] | None = None) -> WorkerFile:
             # A repeated iteration would overwrite the first one in the panel without a word.
             if row_C[0] in rows:
                 raise ValueError(f"{path}: it holds an iteration twice")
-            if faults is not None and ((row_C < 0) & measured_C | np.isinf(row_C)).any():
+            if ((row_C < 0) & measured_C | np.isinf(row_C)).any():
                 raise ValueError(f"{path}, line {at}: a number is negative or infinite: {line[:80]!r}")
         except ValueError as error:
-            if faults is None:
-                raise
             faults.append(str(error))
         else:
             rows[row_C[0]] = row_C
-    return header, np.array(list(rows.values()), dtype=np.float64).reshape(len(rows), len(columns))
+    return header, np.array(list(rows.values()), dtype=np.float64).reshape(len(rows), len(columns)), faults
 
 
 def _is_valid_header(header: Any) -> bool:

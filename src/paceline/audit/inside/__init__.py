@@ -12,13 +12,13 @@ from typing import Never
 from paceline.audit.inside.balanced import watch_balanced
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import StepRecorder
-from paceline.audit.run import AuditPlan
+from paceline.audit.run import load
 
 
 def begin(module: object) -> None:
     """Begin, once torch was imported, in a process whose environment says what to do."""
     folder = Path(os.environ["PACELINE_AUDIT"])
-    recorder = StepRecorder(AuditPlan.load(folder / "plan"), folder, end_process)
+    recorder = StepRecorder(load(folder / "plan"), folder, end_process)
     patches = Patches(recorder)
     # what a script does not seed, differently on each rank
     patches.apply(20 + int(os.environ.get("RANK", "0")))
@@ -30,7 +30,7 @@ def end_process(folder: Path, ranks: int) -> Never:
     """End this process when all ranks have written their records: nothing of the script runs any more."""
     # seconds to wait for the other ranks' records
     until = time.monotonic() + 60.0
-    while len(list(folder.glob("*.json"))) < ranks and time.monotonic() < until:
+    while len(list(folder.glob("*.record"))) < ranks and time.monotonic() < until:
         time.sleep(0.01)
     time.sleep(0.05)  # the others see it too before this process's connections close
     sys.stdout.flush()

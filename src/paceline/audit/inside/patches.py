@@ -44,7 +44,8 @@ class Patches:
         self._steps()
         self.disable_dropout()
         self._losses()
-        self._clipping()
+        if self.recorder.plan.frozen:
+            self._leave_out_clipping()
         if not self.recorder.plan.hooks:
             self.replace(torch.Tensor, "register_hook", without_hooks)
         if self.recorder.plan.precision == "float64":
@@ -221,23 +222,19 @@ class Patches:
 
         self.replace(torch.Tensor, "backward", backward)
 
-    def _clipping(self) -> None:
-        """Note what clips gradients; where every step has the same parameters, gradients stay as they are."""
-        recorder, frozen = self.recorder, self.recorder.plan.frozen
+    def _leave_out_clipping(self) -> None:
+        """Leave gradients as they are where every step has the same parameters."""
 
         def by_norm(before: Any) -> Any:
             @functools.wraps(before)
             def clip(parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
-                norm = before(parameters, 1e300 if frozen else max_norm, *arguments, **options)
-                recorder.note_clipping(norm, max_norm)
-                return norm
+                return before(parameters, 1e300, *arguments, **options)
 
             return clip
 
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
             self.replace(owner, "clip_grad_norm_", by_norm)
-            if frozen:
-                self.replace(owner, "clip_grad_value_", lambda before: lambda *a, **k: None)
+            self.replace(owner, "clip_grad_value_", lambda before: lambda *a, **k: None)
 
     # -- precision -------------------------------------------------------------------------------------------------
 

@@ -248,11 +248,6 @@ class StepRecorder:
         parameters = {id(one): one for module in self.names.modules() for one in module.parameters()}
         return list(parameters.values())
 
-    def note_clipping(self, norm: Any, limit: float) -> None:
-        """Note the norm that gradients are clipped by; that of sharded ones is the same on every rank."""
-        if not hasattr(norm, "full_tensor"):
-            self.note(clipped=[float(norm), float(limit)])
-
     def count_batch(self, name: str) -> None:
         """Count a batch of a balanced loader."""
         self._batch_counts[name] = self._batch_counts.get(name, 0) + 1
