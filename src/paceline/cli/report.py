@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Annotated
 
@@ -30,11 +29,8 @@ def report(
     from paceline.report.page import require_page, write_page
 
     require_page(target)
-    path = newest(source)
-    run = read_run(path)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    write_page(run_page(run, digest=digest, command=typed()), target)
+    run = read_run(newest(source))
+    write_page(run_page(run, command=typed()), target)
     skipped = f"; {count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
     holds = f"{len(run)} iterations of {len(run.workers)} workers{skipped}"
     out.print(f"written to {escape(to_printable(str(target)))}: {holds}", soft_wrap=True)

@@ -236,12 +236,16 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
     if not run.agreed.all():
         times = _text.count(int(np.sum(~run.agreed)), "time")
         yield Text(f"The workers had different plans {times}.", style="bold red")
+    yield from _file_alarms(run, "iteration")
+
+
+def _file_alarms(run: Run | AsyncRun, noun: str) -> Iterator[Text]:
     if run.skipped:
         were = "was" if run.skipped == 1 else "were"
         skipped = _text.count(run.skipped, "line")
         yield Text(f"{skipped} of the file could not be read and {were} skipped.", style="bold yellow")
     if run.lost:
-        lost = _text.count(run.lost, "iteration")
+        lost = _text.count(run.lost, noun)
         yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 
@@ -365,11 +369,7 @@ def _async_alarms(run: AsyncRun, silent: float) -> list[Text]:
         alarms.append(f"No round has been reported for {time_text(silent)}.")
     if run.of_fleet["refused"][-1]:
         alarms.append(f"{_text.count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
-    if run.skipped:
-        alarms.append(f"{_text.count(run.skipped, 'line')} of the file could not be read.")
-    if run.lost:
-        alarms.append(f"{_text.count(run.lost, 'round')} could not be written to the file: was the disk full?")
-    return [Text(sentence, style="bold red") for sentence in alarms]
+    return [*(Text(sentence, style="bold red") for sentence in alarms), *_file_alarms(run, "round")]
 
 
 def _async_headline(run: AsyncRun) -> Text:

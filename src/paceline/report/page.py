@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -195,30 +194,22 @@ def page(
 ) -> Page:
     """Return a page of answers and sections, and at its end what it was made from, and by which command.
 
-    ``settings`` are names and values of what was chosen; ``data`` are name, size and SHA-256 of what was read.
+    ``settings`` are names and values of what was chosen; ``data`` are name and size of what was read.
     """
     origin = section(
         "Settings and data",
         "The same data and the same version make the same page, byte by byte.",
         figures([*settings, ("paceline", __version__)], "Settings"),
-        table("Data", (("data", "text"), ("holds", "text"), ("SHA-256", "text")), data),
+        table("Data", (("data", "text"), ("holds", "text")), data),
     )
     about = {"paceline_report": 1, "version": __version__, "kind": kind, "title": title, "command": command}
     made: Page = _json_safe({**about, "verdict": list(verdict), "sections": [*sections, origin]})
     return made
 
 
-def described(trace: Trace) -> tuple[str, str, str]:
-    """Return a trace's name, its size, and a digest of its numbers: the same in whatever format they are stored."""
-    digest = hashlib.sha256(json.dumps([trace.seconds.shape, trace.workers, trace.covariate_names]).encode())
-    for panel in (trace.samples, trace.seconds, trace.comm_seconds, trace.covariates):
-        if panel is not None:
-            # + 0.0 makes one zero of two; a missing value has one pattern of bits here, and many elsewhere.
-            values = panel + 0.0
-            values[np.isnan(values)] = np.nan
-            digest.update(np.ascontiguousarray(values).data)
-    size = f"{len(trace)} iterations of {len(trace.workers)} workers"
-    return trace.name, size, digest.hexdigest()[:16]
+def described(trace: Trace) -> tuple[str, str]:
+    """Return a trace's name and its size."""
+    return trace.name, f"{len(trace)} iterations of {len(trace.workers)} workers"
 
 
 def require_page(path: str | Path) -> None:

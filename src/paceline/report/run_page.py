@@ -15,7 +15,7 @@ from paceline._arrays import Array, finite_mean, finite_median
 from paceline._text import count, join_names
 from paceline.recording import Run
 from paceline.report.drawing import answer, shown
-from paceline.report.page import ChartLine, Page, figures, gantt, lines, named, of_fleet, page, section, table
+from paceline.report.page import ChartLine, Page, figures, gantt, lines, named, page, section, table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,15 +168,15 @@ WINDOW = 8
 """Iterations of a Gantt chart."""
 
 
-def run_page(run: Run, *, digest: str = "", command: str = "") -> Page:
+def run_page(run: Run, *, command: str = "") -> Page:
     """Return the page of a run: verdict, who waited, times, forecasts, workers, and the balancer's reasons.
 
     Parameters
     ----------
     run
         A run read with :func:`paceline.recording.read_run`.
-    digest, command
-        SHA-256 of its file, and the command that makes the page again.
+    command
+        The command that makes the page again.
     """
     first = _first(run)
     name = Path(run.name)
@@ -187,10 +187,10 @@ def run_page(run: Run, *, digest: str = "", command: str = "") -> Page:
         [who_is_slow(speed_of(run), run.workers, run.of_fleet["index"]), _cost(run), _saved(run), _next(run)],
         [
             *(_waits(run, first), _times(run), _forecasts(run, first[0])),
-            *(_shares(run, first), _workers(run, first), _reasons(run)),
+            *(_workers(run, first), _reasons(run)),
         ],
         settings=[("workers", f"{len(run.workers)}"), ("global batch", f"{batch:.0f}")],
-        data=[(name.name, f"{len(run)} iterations of {len(run.workers)} workers", digest)],
+        data=[(name.name, f"{len(run)} iterations of {len(run.workers)} workers")],
         command=command,
     )
 
@@ -267,8 +267,6 @@ def _times(run: Run) -> dict[str, Any]:
     )
     fleet, waits = run.of_fleet, run.waiting()
     rows = (
-        ("iterations", len(run), "count"),
-        ("samples", float(np.nansum(run.sizes)), "count"),
         ("lasted", float(fleet["time"][-1] - fleet["time"][0]), "seconds"),
         ("iteration, from start to start", finite_mean(fleet["wall_seconds"]), "seconds"),
         ("slowest worker's busy time", finite_mean(run.makespan), "seconds"),
@@ -276,7 +274,6 @@ def _times(run: Run) -> dict[str, Any]:
         ("waiting with equal work, each worker at its own speed: uneven workers", waits.from_workers, "percent"),
         ("waiting with the actual work, all at one speed: uneven samples", waits.from_work, "percent"),
         ("time that balancing took, per iteration", finite_mean(fleet["overhead_seconds"]), "seconds"),
-        ("changes of sizes", int(run.acted.sum()), "count"),
         ("times the workers had different plans", int((~run.agreed).sum()), "count"),
         ("lines of the file that could not be read", run.skipped, "count"),
         ("iterations that could not be written to the file", run.lost, "count"),
@@ -300,21 +297,6 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
 
 
 # -- workers and reasons -----------------------------------------------------------------------------------------
-
-
-def _shares(run: Run, first: list[int]) -> dict[str, Any]:
-    total_T = np.nansum(run.sizes, axis=1, keepdims=True)
-    chart_lines, bands = of_fleet(100 * run.sizes / np.where(total_T > 0, total_T, np.nan), run.workers, first)
-    chart = lines(
-        "Share of the batch",
-        "Shares, not samples: an epoch's last batch is smaller.",
-        run.of_fleet["index"],
-        chart_lines[::-1],
-        x="iteration",
-        unit="%",
-        bands=bands,
-    )
-    return section("Sizes", "A slow worker gets less, so that all end together.", chart)
 
 
 def _workers(run: Run, first: list[int]) -> dict[str, Any]:
