@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 MAX_NAMES = 3
 """Workers that a sentence names; the others are counted."""
@@ -19,15 +20,20 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time with its unit, with three digits, or in whole seconds.
+    """Return a time with its unit, with three digits; a dash if it is not known.
 
-    >>> duration(0.0414), duration(0.00033), duration(7.2), duration(3600.4)
-    ('41.4 ms', '330 us', '7.2 s', '3600 s')
+    >>> duration(0.0414), duration(0.00033), duration(7.2), duration(5400.0), duration(float("nan"))
+    ('41.4 ms', '330 us', '7.2 s', '90 min', '-')
     """
-    for unit, size in (("us", 1e-6), ("ms", 1e-3)):
-        if seconds < 999.5 * size:
+    if not isfinite(seconds):
+        return "-"
+    for unit, size in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if abs(seconds) >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"
+    for unit, size in (("us", 1e-6), ("ms", 1e-3)):
+        if abs(seconds) < 999.5 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def count(number: int, thing: str) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from paceline import _text
 from paceline._arrays import Array, finite_mean, finite_median
-from paceline._text import to_printable
+from paceline._text import duration, to_printable
 from paceline.cli.output import out
 
 if TYPE_CHECKING:
@@ -132,16 +132,6 @@ def bars(values: Array, width: int = 60) -> tuple[str, float]:
     return "".join(drawn), top
 
 
-def time_text(seconds: float) -> str:
-    """Return a time with its unit."""
-    if not np.isfinite(seconds):
-        return "-"
-    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return _text.duration(seconds)
-
-
 def format_speed(samples_a_second: float) -> str:
     """Return a speed."""
     if not np.isfinite(samples_a_second):
@@ -219,8 +209,8 @@ def short_path(name: str) -> str:
 def _alarms(run: Run, silent: float) -> Iterator[Text]:
     typical = typical_seconds(run)
     if is_long(silent, typical):
-        before = f": one usually comes every {time_text(typical)}" if typical > 0 else ""
-        yield Text(f"No iteration has been reported for {time_text(silent)}{before}.", style="bold red")
+        before = f": one usually comes every {duration(typical)}" if typical > 0 else ""
+        yield Text(f"No iteration has been reported for {duration(silent)}{before}.", style="bold red")
         known = run.slowest[-RECENT:][run.slowest[-RECENT:] >= 0]
         if len(known) and len(run.workers) > 1:
             worker = to_printable(run.workers[int(np.bincount(known).argmax())])
@@ -275,7 +265,7 @@ def _headline(run: Run) -> Text:
     # Medians, because one checkpoint among the iterations would dominate a mean.
     text = Text.assemble((f"iteration {run.of_fleet['index'][-1]:.0f}", "bold"))
     text.append(
-        f"  {time_text(finite_median(wall))} each, {time_text(finite_median(made))} of it computing on the slowest\n"
+        f"  {duration(finite_median(wall))} each, {duration(finite_median(made))} of it computing on the slowest\n"
     )
     waits = run.waiting(last=RECENT)
     text.append(f"waiting {format_percent(waits.share)} of the computing time")
@@ -291,9 +281,9 @@ def _iteration_time_bars(run: Run) -> Iterator[Text]:
     wall = run.of_fleet["wall_seconds"]
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
     (text_bars, top), longest = bars(seconds), float(np.fmax.reduce(seconds))
-    label = f"iteration time: bars end at {time_text(top)}"
+    label = f"iteration time: bars end at {duration(top)}"
     label += f", {ABOVE} is longer" if ABOVE in text_bars else ""
-    yield Text(label + (f"; longest {time_text(longest)}" if longest > top else ""))
+    yield Text(label + (f"; longest {duration(longest)}" if longest > top else ""))
     yield Text(text_bars, style="cyan")
 
 
@@ -316,8 +306,8 @@ def _workers(run: Run) -> Iterator[RenderableType]:
         table.add_row(
             Text(to_printable(run.workers[w]), style="bold red" if missing else ""),
             samples_text(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
-            Text("missing", style="bold red") if missing else time_text(seconds_W[w]),
-            time_text(forecast_W[w]),
+            Text("missing", style="bold red") if missing else duration(seconds_W[w]),
+            duration(forecast_W[w]),
             format_percent(error_W[w]),
             format_speed(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
             format_percent(waits_W[w]),
@@ -366,7 +356,7 @@ def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
 def _async_alarms(run: AsyncRun, silent: float) -> list[Text]:
     alarms, between = [], np.diff(run.seconds[-RECENT - 1 :])
     if is_long(silent, typical=float(np.median(between)) if len(between) else 0.0):
-        alarms.append(f"No round has been reported for {time_text(silent)}.")
+        alarms.append(f"No round has been reported for {duration(silent)}.")
     if run.of_fleet["refused"][-1]:
         alarms.append(f"{_text.count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
     return [*(Text(sentence, style="bold red") for sentence in alarms), *_file_alarms(run, "round")]
@@ -398,7 +388,7 @@ def _async_workers(run: AsyncRun) -> Table:
             _versions(float(rows["expected"][-1, w])),
             samples_text(last_known(rows["done"][:, w])),
             samples_text(last_known(rows["wasted"][:, w])),
-            time_text(last_known(rows["waited"][:, w])),
+            duration(last_known(rows["waited"][:, w])),
             format_percent(float(np.mean([worker in one for one in run.stragglers[-RECENT:]]))),
         )
     if len(order) > SHOWN:

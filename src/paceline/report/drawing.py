@@ -9,7 +9,6 @@ from typing import Any
 from paceline._text import duration, percent
 
 UNKNOWN = "not known"
-MINUTE, HOUR = 60.0, 3600.0
 
 
 def shown(value: Any, form: str = "text") -> str:
@@ -27,12 +26,6 @@ def shown(value: Any, form: str = "text") -> str:
     return WAYS[form](value)
 
 
-def _seconds(value: float) -> str:
-    if abs(value) < 10 * MINUTE:
-        return duration(value) if value >= 0 else f"-{duration(-value)}"
-    return f"{value / MINUTE:.0f} min" if abs(value) < 3 * HOUR else f"{value / HOUR:,.1f} h"
-
-
 def _range(value: tuple[float | None, ...]) -> str:
     low, middle, high = (shown(one, "ratio") for one in value)
     return f"{middle} ({low} to {high})" if low != UNKNOWN else middle
@@ -45,7 +38,7 @@ WAYS: Mapping[str, Callable[[Any], str]] = {
     "percent": percent,
     "ratio": lambda value: f"{value:.3f}",
     "times": lambda value: f"{value:.2f}x",
-    "seconds": _seconds,
+    "seconds": duration,
     "range": _range,
 }
 """Ways to show a value; a range is its low end, its middle and its high end."""
