@@ -34,10 +34,6 @@ CURVES = Curves.from_speed(np.array([100.0, 200.0, 300.0]))
         ({"lower": [9, 0, 0], "upper": [8, 512, 512]}, r"worker 0 must take at least 9 .* and at most 8"),
         ({"comm": [0, 0, np.inf]}, r"comm must be finite and not negative, got inf for worker 2"),
         ({"comm": np.zeros((3, 1))}, r"comm must hold one number .* got the shape \(3, 1\)"),
-        ({"risk": 3.0, "spread": 0.1}, r"risk must lie in \[0, 2\], got 3.0"),
-        ({"risk": np.nan}, r"risk must lie in \[0, 2\], got nan"),
-        ({"risk": 1.0}, r"risk needs the spread of the forecast"),
-        ({"spread": [0.1, -0.1, 0.1]}, r"spread must not be NaN or negative, .* got -0.1 for worker 1"),
     ],
 )
 def test_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
@@ -79,7 +75,7 @@ def test_any_object_with_curves_is_accepted() -> None:
 
 def test_arguments_are_not_changed() -> None:
     lower, slope = np.array([9.0, 0.0, 0.0]), CURVES.slope.copy()
-    split(CURVES, 512, lower=lower, batch_multiple=8, spread=np.full(3, 0.1), risk=1.0)
+    split(CURVES, 512, lower=lower, batch_multiple=8)
     assert lower.tolist() == [9.0, 0.0, 0.0]
     np.testing.assert_array_equal(CURVES.slope, slope)
 

@@ -75,8 +75,6 @@ def split(
     lower: ArrayLike = 0,
     upper: ArrayLike | None = None,
     batch_multiple: int = 1,
-    spread: ArrayLike | None = None,
-    risk: float = 0.0,
     comm: ArrayLike = 0.0,
 ) -> Split:
     """Split a global batch so that the last worker ends as early as possible: the exact optimum, in whole samples.
@@ -101,12 +99,6 @@ def split(
         ``batch_multiple``. Without a lower bound a slow worker may get no samples. ``None`` means no upper bound.
     batch_multiple
         Every size is a multiple of this many samples.
-    spread
-        Relative standard deviation of each worker's forecast, ``[W]``, infinite where unknown; required if risk is set.
-    risk
-        How much to spare noisy workers, from 0 (not at all) through 1 (the shortest mean iteration) to 2: see
-        :func:`paceline.solver.caution`. Above 0 the stretched curves are balanced, but the returned seconds are still
-        those of the plain curves.
     comm
         Seconds each worker needs to communicate, on top of its curve; one number or ``[W]``.
 
@@ -136,10 +128,9 @@ def split(
     multiples, step = _multiples(global_batch, batch_multiple)
     # A flat curve has an infinite rate. Where that leads to 0 * inf, the computed times decide, so no warning is due.
     with np.errstate(all="ignore"):
-        plain = _load(fleet, multiples, step, lower, upper, comm)
-        load = _stretch_noisy(plain, spread, risk)
+        load = _load(fleet, multiples, step, lower, upper, comm)
         sizes = share(load, multiples)
-        seconds = np.where(sizes > 0, plain.seconds(sizes), 0.0)
+        seconds = np.where(sizes > 0, load.seconds(sizes), 0.0)
         status = _status(load, sizes)
     return Split((sizes * step).astype(np.int64), seconds, float(seconds.max()), status)
 
@@ -208,19 +199,6 @@ def _expected_maximum(count: int) -> float:
     from statistics import NormalDist  # imported late: most jobs never need it
 
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
-
-
-def _stretch_noisy(load: Load, spread: ArrayLike | None, risk: float) -> Load:
-    if not 0 <= risk <= 2:
-        raise ValueError(f"risk must lie in [0, 2], got {risk}")
-    if spread is not None:
-        spread = _column("spread", spread, len(load.slope), finite=False)
-    if risk == 0:
-        return load
-    if spread is None:
-        raise ValueError("risk needs the spread of the forecast: pass spread=forecast.spread, or risk=0")
-    factor = caution(spread, risk)
-    return replace(load, floor=load.floor * factor, slope=load.slope * factor, intercept=load.intercept * factor)
 
 
 def _status(load: Load, sizes: Array) -> Status:
