@@ -21,12 +21,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 dist.init_process_group("gloo")
-rank, accumulate, fixed = dist.get_rank(), int(sys.argv[1]), sys.argv[2] == "fixed"
+rank, accumulate = dist.get_rank(), int(sys.argv[1])
 data = TensorDataset(torch.randn(2000, 4))
 
 class Slow(torch.nn.Module):
     def forward(self, x):
-        time.sleep(0.002 + 0.03 * rank if fixed else 0.001 * len(x) * (1 + rank))
+        time.sleep(0.002 + 0.03 * rank)
         return x
 
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), Slow()))
@@ -58,16 +58,11 @@ def probe(folder, *options):
     return Trace.load(folder / "train-probe.parquet")
 
 
-def test_a_probe_ends_by_itself_and_has_two_sizes(tmp_path):
-    trace = probe(tmp_path, "1", "follows")
+def test_a_probe_ends_by_itself_and_shows_that_a_fixed_delay_is_no_gain(tmp_path):
+    trace = probe(tmp_path, "2")
     assert len(trace) == 80
-    assert set(np.unique(trace.samples)) == {4, 8}
+    assert set(np.unique(trace.samples)) == {8, 16}
     found = simulate(trace)
     assert not found.needs_probe
-    assert found.job_batch == 16
-
-
-def test_a_probe_shows_that_a_fixed_delay_is_no_gain(tmp_path):
-    found = simulate(probe(tmp_path, "2", "fixed"))
     assert found.high < 0.3, "0.9 if the delay followed the batch"
     assert (found.accumulate, found.job_batch) == (2, 16)
