@@ -270,6 +270,11 @@ def _read_table(path: Path, counts: RowCounts) -> pd.DataFrame:
             table = pd.read_csv(file, sep=delimiter, decimal=decimal, skipinitialspace=True, index_col=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
         raise ValueError(describe_csv_error(error)) from None
+    table = table.rename(columns=_strip_mark)
+    texts = [name for name in table if table[name].dtype == object or isinstance(table[name].dtype, pd.StringDtype)]
+    for name in texts:
+        if any(isinstance(text, str) and text.startswith("'") for text in table[name].unique()):
+            table[name] = table[name].map(_strip_mark)
     table.index = pd.RangeIndex(2, len(table) + 2)  # rows are counted as an editor does, from the header
     counts.count_read(len(table))
     return table
@@ -403,7 +408,26 @@ def write_csv(trace: Trace, path: Path) -> None:
     with atomic_write(meta_path(path)) as temporary:
         temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
     with atomic_write(path) as temporary:
-        trace.to_frame().to_csv(temporary, index=False)
+        table = trace.to_frame().rename(columns=_mark_formula)
+        table["worker"] = table["worker"].map(_mark_formula)
+        table.to_csv(temporary, index=False)
+
+
+FORMULA_PATTERN = re.compile(r"'*[=+\-@\t\r]")
+"""Beginning of a text that a spreadsheet would run, with the marks that were put before it."""
+
+
+def _mark_formula(name: str) -> str:
+    """Return a name as a spreadsheet shows it and does not run it: with a mark before it.
+
+    >>> _mark_formula("=cmd()"), _mark_formula("gpu0"), _strip_mark(_mark_formula("'=a"))
+    ("'=cmd()", 'gpu0', "'=a")
+    """
+    return f"'{name}" if FORMULA_PATTERN.match(name) else name
+
+
+def _strip_mark(name: Any) -> Any:
+    return name[1:] if isinstance(name, str) and name.startswith("'") and FORMULA_PATTERN.match(name) else name
 
 
 FORMATS = tuple(

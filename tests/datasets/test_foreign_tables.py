@@ -1,5 +1,6 @@
 """Tables that other people's loggers write: rows in any order, sparse rows, text, units, columns of many times."""
 
+import csv
 import logging
 
 import numpy as np
@@ -7,7 +8,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from paceline.cli.main import app
 from paceline.datasets import Trace, read_profiles, read_traces
 
 TIDY = "worker,iteration,samples,seconds"
@@ -234,3 +237,25 @@ def test_impossible_number_is_refused_with_its_row(made, column):
         read_traces(made("a.csv", "\n".join(lines)))
     with pytest.raises(ValueError, match=f"{column} must be a number from 0 to"):
         Trace(**{name: [[value]] for name, value in values.items()})
+
+
+NAMES = ["=cmd()", "+1+1", "-2+3", "@sum", "'=a", "''=b", "plain", "'quoted'", "\tx"]
+
+
+def test_names_are_no_formulas_for_a_spreadsheet(tmp_path):
+    trace = Trace(
+        *(np.ones((2, len(NAMES))) for _ in range(2)),
+        workers=NAMES,
+        covariates=np.ones((2, len(NAMES), 1)),
+        covariate_names=["=HYPERLINK()"],
+    )
+    trace.save(tmp_path / "a.parquet")
+    CliRunner().invoke(
+        app, ["data", "load", str(tmp_path / "a.parquet"), "-o", str(tmp_path / "a.csv")], catch_exceptions=False
+    )
+    with (tmp_path / "a.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [cell for cell in cells if cell[:1] in "=+-@\t\r" and cell]
+    (back,) = read_traces(tmp_path / "a.csv")
+    assert sorted(back.workers) == sorted(NAMES)
+    assert back.covariate_names == ("=HYPERLINK()",)
