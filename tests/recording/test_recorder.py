@@ -31,8 +31,9 @@ class Counting:
         return math.nan if self.asked == 2 else float(self.asked)
 
 
-def record(path, worker="0", iterations=3, **settings):
+def record(path, worker="0", iterations=3, first=0, **settings):
     with Recorder(path, worker, **settings) as recorder:
+        recorder.next_iteration = first
         for _ in range(iterations):
             with recorder.iteration(samples=64):
                 pass
@@ -101,7 +102,7 @@ def test_a_record_is_never_overwritten(tmp_path):
 
 def test_merge_aligns_by_iteration(tmp_path):
     whole = record(tmp_path / "a.jsonl", "a", iterations=4)
-    late = record(tmp_path / "b.jsonl", "b", iterations=2, first_iteration=3)
+    late = record(tmp_path / "b.jsonl", "b", iterations=2, first=3)
     trace = merge([whole, late])
     assert trace.workers == ("a", "b")
     np.testing.assert_array_equal(trace.samples.T, [[64, 64, 64, 64, math.nan], [math.nan] * 3 + [64, 64]])

@@ -42,11 +42,11 @@ class Recorder:
         boundary are NaN before the first iteration, unless they were sampled earlier.
     meta
         Facts about the job.
-    first_iteration
-        The number of the first iteration: not 0 for a worker that joins a running job.
 
     Attributes
     ----------
+    next_iteration
+        Number of the next iteration: set it first for a worker that joins a running job.
     phases
         Names of the timed parts of an iteration, each a column of the file. Like ``meta`` they are part of the file's
         header, which is written with the first iteration: set them before.
@@ -84,13 +84,12 @@ class Recorder:
         worker: str,
         covariates: Sequence[Covariate] = (),
         meta: Mapping[str, str] | None = None,
-        first_iteration: int = 0,
     ) -> None:
         self.path = Path(path)
         self.worker = worker
         self.covariates = tuple(covariates)
         self.meta = dict(meta or {})
-        self.next_iteration = first_iteration
+        self.next_iteration = 0
         self.phases: tuple[str, ...] = ()
         self.wait_in_comm = False
         self._lines: LineWriter | None = None
