@@ -43,8 +43,6 @@ class LocalSGD:
         Makes an outer optimizer of parameters, which steps by the average change of the models in a round: DiLoCo
         takes ``lambda parameters: torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)``. None takes the
         average itself.
-    group
-        The process group; by default all ranks.
 
     Raises
     ------
@@ -87,7 +85,6 @@ class LocalSGD:
         predictor: Predictor | None = None,
         policy: Policy | None = None,
         outer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] | None = None,
-        group: dist.ProcessGroup | None = None,
     ) -> None:
         if not isinstance(loader, BalancedLoader):
             raise TypeError(
@@ -106,7 +103,7 @@ class LocalSGD:
                 f"global_batch must be a multiple of micro_batch={loader.micro_batch} with at least one step for each "
                 f"of {loader.world_size} ranks, got {loader.global_batch}"
             )
-        self.model, self.loader, self.group = model, loader, group
+        self.model, self.loader = model, loader
         policy = policy or Policy(batch_multiple=loader.micro_batch, lower=loader.micro_batch)
         self.balancer = LoadBalancer(
             Auto() if predictor is None else predictor,
@@ -116,9 +113,8 @@ class LocalSGD:
         )
         loader.shares = self.balancer.plan.sizes
         self.rounds = 0
-        self._first = 0 if group is None else dist.get_process_group_ranks(group)[0]
         for tensor in self._tensors():
-            dist.broadcast(tensor, self._first, group=group)
+            dist.broadcast(tensor, 0)
         self._anchors = [parameter.detach().clone() for parameter in model.parameters()] if outer else []
         self._outer = outer(self._anchors) if outer else None
         self._began = time.perf_counter()
@@ -158,7 +154,7 @@ class LocalSGD:
         samples = float(self.loader.batch_sizes[self.loader.rank])
         row = torch.tensor([samples, seconds, samples if count is None else float(count)], device=device)
         rows = [torch.zeros_like(row) for _ in range(self.loader.world_size)]
-        dist.all_gather(rows, row, group=self.group)
+        dist.all_gather(rows, row)
         rows_WF = torch.stack(rows).cpu().double().numpy()
         if not rows_WF[:, 2].sum():
             raise ValueError("no rank has a sample or token of weight in this round")
@@ -171,7 +167,7 @@ class LocalSGD:
             plan = self.balancer.step(Report(samples=rows_WF[:, 0], seconds=rows_WF[:, 1]))
             # Other hardware may round otherwise, and ranks of different plans would lose samples.
             sizes = torch.tensor(plan.sizes, device=device)
-            dist.broadcast(sizes, self._first, group=self.group)
+            dist.broadcast(sizes, 0)
             self.loader.shares = sizes.cpu().numpy()
         self._began = time.perf_counter()
 
@@ -180,7 +176,7 @@ class LocalSGD:
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # in one order on every rank
             together = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.reshape(-1) for tensor in together]) * weight
-            dist.all_reduce(flat, group=self.group)
+            dist.all_reduce(flat)
             for tensor, part in zip(together, flat.split([tensor.numel() for tensor in together]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
