@@ -223,7 +223,7 @@ def packed_owners(samples: Samples, fleet: Fleet, bound: float) -> Sizes:
     """Return the rank of each sample, ``[N]``: a packing into one micro-batch on each rank."""
     rank_W = np.lexsort((fleet.floor, fleet.fixed, fleet.pace))
     rising = Fleet(fleet.pace[rank_W], fleet.fixed[rank_W], fleet.floor[rank_W])
-    problem = Problem(samples.costs, samples.tokens, samples.cap, 0.0, rising)
+    problem = Problem(samples.costs[:, None], samples.tokens[:, None], np.array([samples.cap]), np.zeros(1), rising)
     # stop within 0.2% of the bound: a speed's forecast errs by more
     bins = search(problem, 1, bound, bound * (1 + 0.002), samples.lower)
     if bins is None:

@@ -46,16 +46,16 @@ class _Rounds:
     def __init__(self, problem: Problem, rounds: int, of: Sizes) -> None:
         self.problem, self.rounds, self.of = problem, rounds, of
         count = rounds * problem.ranks
-        self.cost, self.need, self.cap = problem.work, problem.tokens, problem.cap
+        self.cost, (self.need, self.cap) = problem.work.sum(axis=1), _needs(problem)
         self.pace = np.tile(problem.fleet.pace, rounds)
         placed = of >= 0
         self.used = sums(self.need[placed], of[placed], count)
-        self.time = (sums(self.cost[placed], of[placed], count) + problem.fixed) * self.pace
+        self.time = (sums(self.cost[placed], of[placed], count) + problem.fixed.sum()) * self.pace
 
     @classmethod
     def of_bins(cls, problem: Problem, bins: Bins) -> _Rounds:
         """Return these micro-batches, the longest of each rank in the first round."""
-        work_B = sums(problem.work, bins.of, len(bins.rank))
+        work_B = sums(problem.work.sum(axis=1), bins.of, len(bins.rank))
         order = np.lexsort((-work_B, bins.rank))
         rounds = len(order) // problem.ranks
         place_B = np.empty(len(order), dtype=np.int64)
@@ -143,14 +143,21 @@ class _Rounds:
         return True
 
 
+def _needs(problem: Problem) -> tuple[Array, float]:
+    """Return what each sample takes of a cap, ``[N]``, and the cap; of several, the largest share, and 1."""
+    return (problem.tokens[:, 0], float(problem.caps[0])) if len(problem.caps) == 1 else (problem.cap_fraction, 1.0)
+
+
 def _by_rounds(problem: Problem, rounds: int, slack: float, ranks_with_largest: float) -> _Rounds | None:
     """Fill one round after the other, the largest samples first; None if not all fit.
 
     A round takes ``slack`` times an equal part of the work that is left, or as long as it must for this share of the
     ranks to take one of the largest samples each.
     """
-    speeds, fixed, cost_N = 1 / problem.fleet.pace, problem.fixed, problem.work
-    costs, needs, total = cost_N.tolist(), problem.tokens.tolist(), float(speeds.cumsum()[-1])
+    speeds, fixed = 1 / problem.fleet.pace, float(problem.fixed.sum())
+    need_N, cap = _needs(problem)
+    cost_N = problem.work.sum(axis=1)
+    costs, needs, total = cost_N.tolist(), need_N.tolist(), float(speeds.cumsum()[-1])
     of, left, rest = np.full(len(costs), -1, dtype=np.int64), list(range(len(costs))), float(cost_N.cumsum()[-1])
     largest = max(1, round(ranks_with_largest * problem.ranks))
     for nth in range(rounds):
@@ -161,7 +168,7 @@ def _by_rounds(problem: Problem, rounds: int, slack: float, ranks_with_largest: 
         end = max(end, float(((cost_N[some] + fixed) / speeds[: len(some)]).max()))  # ranks come fastest first
         time_left = [(fixed - end * speed, rank) for rank, speed in enumerate(speeds.tolist())]  # of most work left
         heapq.heapify(time_left)
-        room, later = [problem.cap] * problem.ranks, []
+        room, later = [cap] * problem.ranks, []
         full: list[tuple[float, int, float]] = []  # ranks without room for an earlier sample, most room first
         for sample in left:
             cost, need = costs[sample], needs[sample]

@@ -1,6 +1,6 @@
 """Search of `pack`: samples to ranks, the largest first; then into micro-batches; then exchanges with the latest rank.
 
-Axes: N samples, W ranks, B micro-batches; in an exchange A samples of the latest rank, C places.
+Axes: N samples, W ranks, B micro-batches, P phases, D caps; in an exchange A samples of the latest rank, C places.
 """
 
 from __future__ import annotations
@@ -8,23 +8,36 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array, Mask, Sizes
 from paceline.solver.fleet import Fleet, sums
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Samples by falling cost, with the tokens of each, ``[N]``, and ranks by rising pace."""
+    """Samples by falling cost, and ranks by rising pace.
+
+    Parameters
+    ----------
+    work
+        Cost of each sample in each phase, ``[N, P]``; there is one phase unless ranks wait between phases.
+    tokens
+        What each sample takes of each cap, ``[N, D]``.
+    caps
+        Most tokens of a micro-batch, ``[D]``.
+    fixed
+        Cost of a micro-batch besides its samples, in each phase, ``[P]``.
+    fleet
+        Pace and fixed time of the ranks.
+    """
 
     work: Array
     tokens: Array
-    cap: float
-    """Most tokens of a micro-batch; infinite without a cap."""
-    fixed: float
-    """Cost of a micro-batch besides its samples."""
+    caps: Array
+    fixed: Array
     fleet: Fleet
 
     def __len__(self) -> int:
@@ -34,6 +47,18 @@ class Problem:
     def ranks(self) -> int:
         """Number of ranks."""
         return len(self.fleet)
+
+    @cached_property
+    def cap_fraction(self) -> Array:
+        """The largest share of a cap that each sample takes, ``[N]``."""
+        share_N: Array = (self.tokens / self.caps).max(axis=1)
+        return share_N
+
+    def seconds(self, work_WP: Array) -> Array:
+        """Return the time of each rank in each phase, ``[W, P]``, for its work with that of its micro-batches."""
+        if work_WP.shape[1] == 1:
+            return self.fleet.seconds(work_WP[:, 0])[:, None]
+        return work_WP * self.fleet.pace[:, None]
 
 
 @dataclass(eq=False)
@@ -49,12 +74,17 @@ class Bins:
         return np.bincount(self.of, minlength=len(self.rank))
 
     def work(self, problem: Problem, equal: bool) -> Array:
-        """Return the work of each rank, ``[W]``, with the fixed part of micro-batches.
+        """Return the work of each rank in each phase, ``[W, P]``, with the fixed part of micro-batches.
 
         Empty ones have it too where all ranks must have equally many.
         """
         count_W = np.bincount(self.rank[equal | (self.sizes > 0)], minlength=problem.ranks)
-        return sums(problem.work, self.rank[self.of], problem.ranks) + count_W * problem.fixed
+        columns = [sums(column, self.rank[self.of], problem.ranks) for column in problem.work.T]
+        return np.stack(columns, axis=1) + count_W[:, None] * problem.fixed
+
+    def tokens(self, problem: Problem) -> Array:
+        """Return the tokens of each micro-batch, ``[B, D]``."""
+        return np.stack([sums(column, self.of, len(self.rank)) for column in problem.tokens.T], axis=1)
 
 
 def search(problem: Problem, count: int | None, level: float, enough: float, lower: int = 1) -> Bins | None:
@@ -63,7 +93,8 @@ def search(problem: Problem, count: int | None, level: float, enough: float, low
     ``level`` is when all ranks would end if samples could be divided; a time of ``enough`` ends the search. Ranks have
     at least ``lower`` samples, where there are as many.
     """
-    owners = _owners(problem, count, level)
+    simple = len(problem.fixed) == len(problem.caps) == 1
+    owners = _owners(problem, count, level) if simple else _owners_by_phase(problem, count)
     bins = None if owners is None else _ranks_first(problem, owners, count)
     if bins is None:
         bins = _bins_first(problem, count, level)
@@ -82,21 +113,21 @@ def _owners(problem: Problem, count: int | None, level: float) -> list[list[int]
     Where tokens in proportion to speed do not fit under the fastest rank's cap, to the one with most work left for its
     room: fast ranks then get the densest samples, which are the longest.
     """
-    fixed = problem.fixed
+    fixed = float(problem.fixed[0])
     left = ((level - problem.fleet.fixed) / problem.fleet.pace - fixed * (count or 0)).tolist()
-    cost_N = problem.work
+    cost_N = problem.work[:, 0]
     if count is None and fixed:  # a sample takes as much of a micro-batch's fixed cost as of its cap
-        cost_N = cost_N + fixed * (problem.tokens / problem.cap)
-    room = [problem.cap * (count or np.inf)] * problem.ranks
+        cost_N = cost_N + fixed * problem.cap_fraction
+    room = [float(problem.caps[0]) * (count or np.inf)] * problem.ranks
     speed_W = 1 / problem.fleet.pace
-    share = float(problem.tokens.cumsum()[-1] * speed_W[0] / speed_W.cumsum()[-1])
+    share = float(problem.tokens[:, 0].cumsum()[-1] * speed_W[0] / speed_W.cumsum()[-1])
     # caps are tight for a rank whose samples would fill them to 97%
     dense = room[0] < np.inf and share > 0.97 * room[0]
     heap = [(-work / (room[rank] if dense else 1.0), rank) for rank, work in enumerate(left)]
     heapq.heapify(heap)
     full: list[tuple[float, int, float]] = []  # ranks without room for an earlier sample, most room first
     mine: list[list[int]] = [[] for _ in range(problem.ranks)]
-    for sample, (cost, need) in enumerate(zip(cost_N.tolist(), problem.tokens.tolist(), strict=True)):
+    for sample, (cost, need) in enumerate(zip(cost_N.tolist(), problem.tokens[:, 0].tolist(), strict=True)):
         while full and -full[0][0] >= need:
             _, rank, key = heapq.heappop(full)
             heapq.heappush(heap, (key, rank))
@@ -109,6 +140,25 @@ def _owners(problem: Problem, count: int | None, level: float) -> list[list[int]
         room[rank] -= need
         left[rank] -= cost
         heapq.heapreplace(heap, (-left[rank] / (max(room[rank], need) if dense else 1.0), rank))
+        mine[rank].append(sample)
+    return mine
+
+
+def _owners_by_phase(problem: Problem, count: int | None) -> list[list[int]] | None:
+    """Assign each sample to the rank whose longest phase, relative to that phase's mean, stays shortest."""
+    pace_W = problem.fleet.pace
+    mine: list[list[int]] = [[] for _ in range(problem.ranks)]
+    cost_NP = problem.work / problem.work.cumsum(axis=0)[-1]
+    load_WP = np.zeros((problem.ranks, cost_NP.shape[1]))
+    room_WD = np.tile(problem.caps * (count or np.inf), (problem.ranks, 1))
+    for sample in range(len(problem)):
+        after_W = ((load_WP + cost_NP[sample]) * pace_W[:, None]).max(axis=1)
+        after_W[(room_WD < problem.tokens[sample]).any(axis=1)] = np.inf
+        rank = int(after_W.argmin())
+        if after_W[rank] == np.inf:
+            return None
+        load_WP[rank] += cost_NP[sample]
+        room_WD[rank] -= problem.tokens[sample]
         mine[rank].append(sample)
     return mine
 
@@ -129,18 +179,19 @@ def _ranks_first(problem: Problem, mine: list[list[int]], count: int | None) -> 
 
 def _place_rest(problem: Problem, bins: Bins, over: list[int]) -> bool:
     """Put samples that did not fit beside their rank's others where there is room, on the rank that ends earliest."""
-    placed = bins.of >= 0
-    room_B = problem.cap - sums(problem.tokens[placed], bins.of[placed], len(bins.rank))
-    work_W = sums(problem.work[placed], bins.rank[bins.of[placed]], problem.ranks)
+    room_BD, placed = problem.caps - np.zeros((len(bins.rank), len(problem.caps))), bins.of >= 0
+    for column, tokens_N in enumerate(problem.tokens.T):
+        room_BD[:, column] -= sums(tokens_N[placed], bins.of[placed], len(bins.rank))
+    work_W = sums(problem.work.sum(axis=1)[placed], bins.rank[bins.of[placed]], problem.ranks)
     for sample in over:
         ends_B = (work_W * problem.fleet.pace)[bins.rank]
-        ends_B[room_B < problem.tokens[sample]] = np.inf
+        ends_B[(room_BD < problem.tokens[sample]).any(axis=1)] = np.inf
         place = int(ends_B.argmin())
         if ends_B[place] == np.inf:
             return False
         bins.of[sample] = place
-        room_B[place] -= problem.tokens[sample]
-        work_W[bins.rank[place]] += problem.work[sample]
+        room_BD[place] -= problem.tokens[sample]
+        work_W[bins.rank[place]] += problem.work[sample].sum()
     return True
 
 
@@ -149,7 +200,8 @@ def _bins_first(problem: Problem, count: int | None, level: float) -> Bins | Non
     groups = _best_fit(problem, list(range(len(problem))))
     if len(groups) > (count or len(groups)) * problem.ranks:
         return None
-    cost = [float(problem.work[group].cumsum()[-1]) for group in groups]
+    total_N = problem.work.sum(axis=1)
+    cost = [float(total_N[group].cumsum()[-1]) for group in groups]
     heap = [(-level / pace, rank) for rank, pace in enumerate(problem.fleet.pace.tolist())]
     heapq.heapify(heap)
     rank_B, used_W = np.empty(len(groups), dtype=np.int64), [0] * problem.ranks
@@ -166,32 +218,53 @@ def _bins_first(problem: Problem, count: int | None, level: float) -> Bins | Non
 
 def _split_alike(problem: Problem, samples: list[int], count: int) -> list[list[int]] | None:
     """Divide samples into so many micro-batches of like cost, the largest first; None if they do not fit that way."""
+    cap, *other_caps = problem.caps.tolist()
     if count == 1:
-        return [samples] if problem.tokens[samples].cumsum()[-1:].sum() <= problem.cap else None
+        used_D = problem.tokens[samples].cumsum(axis=0)[-1:].sum(axis=0)
+        return [samples] if (used_D <= problem.caps).all() else None
     groups: list[list[int]] = [[] for _ in range(count)]
-    cost, used = [0.0] * count, [0.0] * count
-    work, tokens = problem.work[samples].tolist(), problem.tokens[samples].tolist()
-    for sample, more, need in zip(samples, work, tokens, strict=True):
-        fits = [group for group in range(count) if used[group] + need <= problem.cap]
-        if not fits:
+    cost, used, others = [0.0] * count, [0.0] * count, [[0.0] * len(other_caps) for _ in range(count)]
+    work, tokens = problem.work[samples].sum(axis=1).tolist(), problem.tokens[samples].tolist()
+    for sample, more, (need, *other_needs) in zip(samples, work, tokens, strict=True):
+        smallest, place = np.inf, -1
+        for group in range(count):
+            if cost[group] < smallest and used[group] + need <= cap:
+                sums_D = map(float.__add__, others[group], other_needs)
+                if not other_caps or all(map(float.__le__, sums_D, other_caps)):
+                    smallest, place = cost[group], group
+        if place < 0:
             return None
-        place = min(fits, key=cost.__getitem__)
         groups[place].append(sample)
         cost[place] += more
         used[place] += need
+        others[place] = list(map(float.__add__, others[place], other_needs))
     return groups
 
 
 def _best_fit(problem: Problem, samples: list[int]) -> list[list[int]]:
     """Return micro-batches of these samples, by best fit decreasing: nearly as few as possible."""
-    share = problem.tokens[samples] / problem.cap
+    caps = problem.caps.tolist()
+    share = problem.cap_fraction[samples]
     order = [samples[place] for place in np.argsort(-share, kind="stable").tolist()]
     groups: list[list[int]] = []
+    if len(caps) > 1:  # first fit: there is no best of several caps
+        rooms: list[list[float]] = []
+        for sample in order:
+            needs = problem.tokens[sample].tolist()
+            fits = (all(map(float.__le__, needs, room)) for room in rooms)
+            place = next((place for place, fit in enumerate(fits) if fit), None)
+            if place is None:
+                place = len(groups)
+                groups.append([])
+                rooms.append(caps)
+            groups[place].append(sample)
+            rooms[place] = [has - need for has, need in zip(rooms[place], needs, strict=True)]
+        return groups
     rising: list[tuple[float, int]] = []  # room of each micro-batch
-    for sample, need in zip(order, problem.tokens[order].tolist(), strict=True):
+    for sample, need in zip(order, problem.tokens[order, 0].tolist(), strict=True):
         place = bisect_left(rising, (need, -1))
         if place == len(rising):
-            room, group = problem.cap, len(groups)
+            room, group = caps[0], len(groups)
             groups.append([])
         else:
             room, group = rising.pop(place)
@@ -220,15 +293,14 @@ def fill_empty(problem: Problem, bins: Bins, count: int | None, lower: int = 1) 
 
 
 class _Exchanges:
-    """Exchanges of samples between the latest rank and early ones, which keep the cap; bins are updated in place.
+    """Exchanges of samples between the latest rank and early ones, which keep the caps; bins are updated in place.
 
     With ``equal``, micro-batches without samples stay. Ranks keep ``lower`` samples.
     """
 
     def __init__(self, problem: Problem, bins: Bins, *, equal: bool, lower: int) -> None:
         self.problem, self.bins, self.equal, self.lower = problem, bins, equal, lower
-        self.work_W, self.size_B = bins.work(problem, equal), bins.sizes
-        self.tokens_B = sums(problem.tokens, bins.of, len(bins.rank))
+        self.work_WP, self.tokens_BD, self.size_B = bins.work(problem, equal), bins.tokens(problem), bins.sizes
         self.by_rank = _group_by_owner(bins.rank[bins.of], problem.ranks)
         self.bins_of = _group_by_owner(bins.rank, problem.ranks)
 
@@ -237,12 +309,14 @@ class _Exchanges:
         ends: list[float] = []
         patience = self.problem.ranks + 8
         for _ in range(200):
-            seconds_W = self.problem.fleet.seconds(self.work_W)
-            ends.append(float(seconds_W.max()))
+            seconds_WP = self.problem.seconds(self.work_WP)
+            last_P = seconds_WP.max(axis=0)
+            ends.append(float(last_P.sum()))
             # stop when an exchange with each rank, and a few more, gain less than 0.02%
             if ends[-1] <= enough or (len(ends) > patience and ends[-1] > ends[-patience] * (1 - 2e-4)):
                 break
-            found = self._best(seconds_W)
+            phases = np.argsort(seconds_WP.mean(axis=0) - last_P, kind="stable").tolist()
+            found = next(filter(None, (self._best(seconds_WP, phase) for phase in phases)), None)
             if found is None:
                 break
             self._apply(*found)
@@ -255,8 +329,8 @@ class _Exchanges:
         if other >= 0:
             bins.of[other] = source
             moved, count = moved - problem.tokens[other], 0
-        self.tokens_B[source] -= moved
-        self.tokens_B[place] += moved
+        self.tokens_BD[source] -= moved
+        self.tokens_BD[place] += moved
         self.size_B[source] -= count
         self.size_B[place] += count
         giver, taker = bins.rank[[source, place]].tolist()
@@ -264,14 +338,14 @@ class _Exchanges:
         for rank in (giver, taker):  # summed again, in the order of samples: no rounding adds up
             own = self.by_rank[rank] = both[bins.rank[bins.of[both]] == rank]
             used = len(self.bins_of[rank]) if self.equal else np.count_nonzero(self.size_B[self.bins_of[rank]])
-            self.work_W[rank] = problem.work[own].cumsum()[-1:].sum() + used * problem.fixed
+            self.work_WP[rank] = problem.work[own].cumsum(axis=0)[-1:].sum(axis=0) + used * problem.fixed
 
-    def _best(self, seconds_W: Array) -> tuple[int, int, int] | None:
+    def _best(self, seconds_WP: Array, phase: int) -> tuple[int, int, int] | None:
         """Return which sample the latest rank gives, for which (-1: for none), and into which micro-batch."""
         problem, bins = self.problem, self.bins
-        latest = int(seconds_W.argmax())
-        order = np.argsort(seconds_W, kind="stable")[:8]
-        early = [rank for rank in order.tolist() if seconds_W[rank] < seconds_W[latest]]
+        latest = int(seconds_WP[:, phase].argmax())
+        order = np.argsort(seconds_WP[:, phase], kind="stable")[:8]
+        early = [rank for rank in order.tolist() if seconds_WP[rank, phase] < seconds_WP[latest, phase]]
         candidates = _subsample(self.by_rank[latest])
         if not early or not len(candidates):
             return None
@@ -280,25 +354,32 @@ class _Exchanges:
         # A place is a sample to swap with, or room in a micro-batch.
         place_C = np.concatenate([bins.of[theirs], free])
         rank_C, moves_C = bins.rank[place_C], np.arange(len(place_C)) >= len(theirs)
-        none_C = np.zeros(len(free))
-        tokens_C, work_C = (np.concatenate([of_N[theirs], none_C]) for of_N in (problem.tokens, problem.work))
-        room_B, tokens_A1 = problem.cap - self.tokens_B, problem.tokens[candidates][:, None]
-        fits_AC = tokens_A1 <= room_B[place_C] + tokens_C
-        fits_AC &= tokens_C <= room_B[bins.of[candidates]][:, None] + tokens_A1
+        tokens_CD, work_CP = np.zeros((len(place_C), len(problem.caps))), np.zeros((len(place_C), len(problem.fixed)))
+        tokens_CD[: len(theirs)], work_CP[: len(theirs)] = problem.tokens[theirs], problem.work[theirs]
+        room_BD = problem.caps - self.tokens_BD
+        fits_AC = _fits(problem.tokens[candidates], room_BD[place_C] + tokens_CD)
+        fits_AC &= _fits(tokens_CD, room_BD[bins.of[candidates]] + problem.tokens[candidates]).T
         alone_AC = (self.size_B[bins.of[candidates]] == 1)[:, None] & moves_C
-        received_AC = moved_AC = problem.work[candidates][:, None] - work_C
+        moved_ACP = problem.work[candidates][:, None] - work_CP
+        received_ACP = moved_ACP
         if len(self.by_rank[latest]) <= self.lower:
             fits_AC &= ~moves_C
         if self.equal:
             fits_AC &= ~alone_AC | (self.lower == 0)
-        elif problem.fixed:  # an emptied micro-batch goes, a new one comes
-            moved_AC = moved_AC + alone_AC * problem.fixed
-            received_AC = received_AC + (self.size_B[place_C] == 0) * problem.fixed
-        fixed_W, pace_W, floor_W = problem.fleet.fixed, problem.fleet.pace, problem.fleet.floor
-        new_AC = np.maximum(fixed_W[latest] + pace_W[latest] * (self.work_W[latest] - moved_AC), floor_W[latest])
-        their_AC = np.maximum(fixed_W[rank_C] + pace_W[rank_C] * (self.work_W[rank_C] + received_AC), floor_W[rank_C])
-        later_AC = np.maximum(new_AC, their_AC)
-        now_C = np.maximum(seconds_W[latest], seconds_W[rank_C])
+        elif problem.fixed.any():  # an emptied micro-batch goes, a new one comes
+            moved_ACP = moved_ACP + alone_AC[:, :, None] * problem.fixed
+            received_ACP = received_ACP + (self.size_B[place_C] == 0)[:, None] * problem.fixed
+        fixed_W1, pace_W1, floor_W1 = (
+            one[:, None] for one in (problem.fleet.fixed, problem.fleet.pace, problem.fleet.floor)
+        )
+        new_ACP = np.maximum(fixed_W1[latest] + pace_W1[latest] * (self.work_WP[latest] - moved_ACP), floor_W1[latest])
+        their_ACP = np.maximum(
+            fixed_W1[rank_C] + pace_W1[rank_C] * (self.work_WP[rank_C] + received_ACP), floor_W1[rank_C]
+        )
+        later_AC = np.maximum(new_ACP, their_ACP).sum(axis=2)
+        now_C = np.maximum(seconds_WP[latest], seconds_WP[rank_C]).sum(axis=1)
+        if len(problem.fixed) > 1:
+            fits_AC &= _no_later(seconds_WP, latest, rank_C, new_ACP, their_ACP)
         later_AC[~fits_AC | (later_AC >= now_C * (1 - 1e-9))] = np.inf
         sample, place = divmod(int(later_AC.argmin()), len(place_C))
         if later_AC[sample, place] == np.inf:
@@ -312,8 +393,28 @@ def _group_by_owner(owner_N: Sizes, owners: int) -> list[Sizes]:
     return np.split(order, np.bincount(owner_N, minlength=owners).cumsum()[:-1])
 
 
+def _fits(needs_AD: Array, room_CD: Array) -> Mask:
+    """Return which needs fit into which rooms under all caps, ``[A, C]``."""
+    fits_AC: Mask = needs_AD[:, None, 0] <= room_CD[:, 0]
+    for cap in range(1, needs_AD.shape[1]):
+        fits_AC = fits_AC & (needs_AD[:, None, cap] <= room_CD[:, cap])
+    return fits_AC
+
+
+def _no_later(seconds_WP: Array, latest: int, rank_C: Sizes, new_ACP: Array, their_ACP: Array) -> Mask:
+    """Return which exchanges leave the sum of the phases' latest ends no later."""
+    other_WP = np.empty_like(seconds_WP)
+    for rank in np.unique(rank_C).tolist():
+        rest = np.delete(seconds_WP, [latest, rank], axis=0)
+        other_WP[rank] = rest.max(axis=0) if len(rest) else 0.0
+    after_AC = np.maximum(np.maximum(new_ACP, their_ACP), other_WP[rank_C]).sum(axis=2)
+    fine_AC: Mask = after_AC <= seconds_WP.max(axis=0).sum()
+    return fine_AC
+
+
 def _subsample(samples: Sizes) -> Sizes:
-    """Return at most 64 of these samples, evenly spread over their costs."""
+    """Return at most 64 of these samples, evenly spread."""
+    # search among 64 samples of a side, spread evenly over their costs
     if len(samples) <= 64:
         return samples
     return samples[np.linspace(0, len(samples) - 1, 64).astype(np.int64)]

@@ -1,6 +1,6 @@
 """Packing of samples of unequal length into micro-batches of ranks of unequal speed, so that all ranks end together.
 
-Axes: N samples, W ranks, P parts of a sample.
+Axes: N samples, W ranks, P phases, D caps.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class Packing:
     seconds
         Time of each rank, ``[W]``: its work at its speed.
     makespan
-        Time of the step: the longest of these; with ``micro_batches="lockstep"`` the same as ``lockstep``.
+        Time of the step: the longest of these; with a barrier between phases the sum of each phase's longest; with
+        ``micro_batches="lockstep"`` the same as ``lockstep``.
     lockstep
         Time of the step if ranks wait for each other after every micro-batch, as a sharded model makes them.
     """
@@ -225,11 +226,12 @@ def pack(
     lengths: ArrayLike | Mapping[str, ArrayLike],
     ranks: int | None = None,
     *,
-    cap: float | None = None,
+    cap: float | Mapping[str, float] | None = None,
     speeds: ArrayLike | BatchTimeCurves | None = None,
     micro_batches: int | Literal["equal", "lockstep"] | None = None,
     cost: Cost | Mapping[str, Cost] | None = None,
     padded: bool = False,
+    barrier: bool = False,
 ) -> Packing:
     """Pack the samples of one global batch into micro-batches, so that ranks of different speed end together.
 
@@ -245,8 +247,8 @@ def pack(
     ranks
         Number of ranks; may be left out where ``speeds`` has one number for each.
     cap
-        Most tokens of a micro-batch, with padding if padded: the memory of a rank. Of several parts, those of their
-        sum. Without it a rank has one micro-batch, or ``micro_batches``.
+        Most tokens of a micro-batch, with padding if padded: the memory of a rank. Of several parts, one number for
+        their sum, or one for each of some parts. Without it a rank has one micro-batch, or ``micro_batches``.
     speeds
         Cost per second of each rank, ``[W]``, such as a forecast's ``speed``; or batch time curves over cost. Equal
         speeds by default.
@@ -260,6 +262,9 @@ def pack(
         several parts, one for each; a part that is left out costs nothing.
     padded
         Whether a micro-batch pays for every sample what its longest costs.
+    barrier
+        Whether all ranks wait for each other between the phases that process the parts, in the order of ``lengths``,
+        such as a vision encoder and a language model. The step then takes the sum of each phase's longest time.
 
     Raises
     ------
@@ -280,19 +285,21 @@ def pack(
     Balanced: the ranks end together up to 1%, or nearly as soon as the samples let them.
     """
     fleet, rank_W = _fleet(speeds, ranks)
-    problem, sample_N = _problem(lengths, cost, cap, fleet, padded=padded)
+    problem, sample_N = _problem(lengths, cost, cap, fleet, padded=padded, barrier=barrier)
     is_count = isinstance(micro_batches, int | np.integer) and micro_batches >= 1
     if not (is_count or micro_batches is None or micro_batches in ("equal", "lockstep")):
         raise ValueError(f'micro_batches must be None, "equal", "lockstep" or a number above 0, got {micro_batches!r}')
+    if micro_batches == "lockstep" and barrier:
+        raise ValueError('barrier= and micro_batches="lockstep" are two ways to wait: take one of them')
     bins = _best(problem, "equal" if micro_batches == "lockstep" else micro_batches, padded=padded)
     if bins is None:
-        fewest = fewest_micro_batches(problem)
+        fewest = fewest_of_all(problem)
         raise ValueError(
             f"the samples were not packed into {micro_batches} micro-batches on each of {problem.ranks} ranks: they "
             f"need at least {fewest} in all. Raise micro_batches or cap, or pack a smaller global batch"
         )
     if micro_batches == "lockstep" and not padded:
-        bins = search_lockstep(problem, -(-fewest_micro_batches(problem) // problem.ranks), bins)
+        bins = search_lockstep(problem, -(-fewest_of_all(problem) // problem.ranks), bins)
     return _in_input_order(_packing(problem, bins, micro_batches, padded=padded), sample_N, rank_W)
 
 
@@ -316,8 +323,8 @@ def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) ->
         bins = _search_bins(problem, count, bound or packing_bound(problem, count), padded=padded)
         if bins is None:
             continue
-        _, work_W = _loads(problem, bins, equal=True, padded=padded)
-        last = float(problem.fleet.seconds(work_W).max())
+        _, work_WP = _loads(problem, bins, equal=True, padded=padded)
+        last = float(problem.seconds(work_WP).max(axis=0).sum())
         tried, worse = tried + 1, worse + 1 if last >= end else 0
         if last < end:
             best, end = bins, last
@@ -347,25 +354,26 @@ def _fleet(speeds: ArrayLike | BatchTimeCurves | None, ranks: int | None) -> tup
 def _problem(
     lengths: ArrayLike | Mapping[str, ArrayLike],
     cost: Cost | Mapping[str, Cost] | None,
-    cap: float | None,
+    cap: float | Mapping[str, float] | None,
     fleet: Fleet,
     *,
     padded: bool,
+    barrier: bool,
 ) -> tuple[Problem, Sizes]:
     """Return the samples, the largest first, with their ranks and caps; and their numbers."""
     parts = dict(lengths) if isinstance(lengths, Mapping) else {"lengths": lengths}
     several = isinstance(lengths, Mapping)
     length_NP = _columns(parts)
-    if isinstance(cost, Mapping) and not (several and cost and set(cost) <= set(parts)):
-        raise ValueError(f"cost names the parts {', '.join(cost)}, but lengths has {', '.join(parts)}")
+    for name, values in (("cost", cost), ("cap", cap)):
+        if isinstance(values, Mapping) and not (several and values and set(values) <= set(parts)):
+            raise ValueError(f"{name} names the parts {', '.join(values)}, but lengths has {', '.join(parts)}")
     costs = cost if isinstance(cost, Mapping) else dict.fromkeys(parts, TokenCost() if cost is None else cost)
     token_N = length_NP.cumsum(axis=1)[:, -1]
-    total_N, fixed = np.zeros(len(length_NP)), 0.0
-    for length_N, name in zip(length_NP.T, parts, strict=True):
+    work_NP, fixed_P = np.zeros(length_NP.shape), np.zeros(len(parts))
+    for phase, name in enumerate(parts):
         one = costs.get(name)
         if isinstance(one, TokenCost):
-            total_N += one(length_N)
-            fixed += one.micro_batch
+            work_NP[:, phase], fixed_P[phase] = one(length_NP[:, phase]), one.micro_batch
         elif one is not None:
             cost_N = np.asarray(one, dtype=np.float64)
             if cost_N.shape != token_N.shape:
@@ -373,20 +381,29 @@ def _problem(
                     f"cost must be a TokenCost or hold one number for each sample, got the shape {cost_N.shape}"
                 )
             require(np.isfinite(cost_N) & (cost_N >= 0), cost_N, "costs must be finite and not negative", "sample")
-            total_N += cost_N
-    cap = np.inf if cap is None else float(cap)
-    if not cap > 0:
+            work_NP[:, phase] = cost_N
+    if isinstance(cap, Mapping):
+        token_ND = length_NP[:, [place for place, name in enumerate(parts) if name in cap]]
+        caps = np.array([cap[name] for name in parts if name in cap], dtype=np.float64)
+    else:
+        token_ND, caps = token_N[:, None], np.array([np.inf if cap is None else cap], dtype=np.float64)
+    if not (caps > 0).all():
         raise ValueError(f"cap must be above 0, got {cap}")
-    require(token_N <= cap, token_N, "no sample may exceed the cap of a micro-batch", "sample")
+    require(np.all(token_ND <= caps, axis=1), token_N, "no sample may exceed the cap of a micro-batch", "sample")
+    total_N = work_NP.cumsum(axis=1)[:, -1]
     require(np.isfinite(total_N) & (total_N > 0), total_N, "costs must be finite and above 0", "sample")
-    if padded and several:
-        raise ValueError("padded is for lengths of one part")
-    order = np.lexsort((-token_N, -total_N))
+    if (padded and (several or barrier)) or (barrier and not several):
+        raise ValueError("padded is for lengths of one part, and barrier for lengths of several")
+    if barrier and (fleet.fixed.any() or fleet.floor.any()):
+        raise ValueError("barrier needs plain speeds: a curve's fixed time belongs to no phase")
+    if not barrier:
+        work_NP, fixed_P = total_N[:, None], fixed_P.cumsum()[-1:]
+    order = np.lexsort((*(-work_NP.T), -token_N, -total_N))
     if padded:
         order = np.lexsort((-total_N, -token_N))
         if (np.diff(total_N[order]) > 0).any():
             raise ValueError("padded, a longer sample must not cost less than a shorter one")
-    return Problem(total_N[order], token_N[order], cap, fixed, fleet), order
+    return Problem(work_NP[order], token_ND[order], caps, fixed_P, fleet), order
 
 
 def _columns(parts: Mapping[str, ArrayLike]) -> Array:
@@ -405,46 +422,48 @@ def _columns(parts: Mapping[str, ArrayLike]) -> Array:
 
 
 def _loads(problem: Problem, bins: Bins, *, equal: bool, padded: bool) -> tuple[Array, Array]:
-    """Return the work of each micro-batch, ``[B]``, and that of each rank, ``[W]``."""
-    work_B = _bin_totals(problem.work, bins, padded=padded) + problem.fixed * (equal | (bins.sizes > 0))
-    return work_B, sums(work_B, bins.rank, problem.ranks)
-
-
-def _bin_totals(values_N: Array, bins: Bins, *, padded: bool) -> Array:
-    """Return the sum of each micro-batch's values, ``[B]``; padded, its largest for each sample."""
-    if not padded:
-        return sums(values_N, bins.of, len(bins.rank))
-    largest_B = np.zeros(len(bins.rank))
-    np.maximum.at(largest_B, bins.of, values_N)
-    return largest_B * bins.sizes
+    """Return the work of each micro-batch in each phase, ``[B, P]``, and that of each rank, ``[W, P]``."""
+    size_B = bins.sizes
+    if padded:
+        longest_B = np.zeros(len(bins.rank))
+        np.maximum.at(longest_B, bins.of, problem.work[:, 0])
+        work_BP = (longest_B * size_B)[:, None]
+    else:
+        work_BP = np.stack([sums(column, bins.of, len(bins.rank)) for column in problem.work.T], axis=1)
+    work_BP = work_BP + problem.fixed * (equal | (size_B > 0))[:, None]
+    return work_BP, np.stack([sums(column, bins.rank, problem.ranks) for column in work_BP.T], axis=1)
 
 
 def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, padded: bool) -> Packing:
     """Return the packing in the order of the problem: the largest sample and the fastest rank first."""
     equal, waits = micro_batches is not None, micro_batches == "lockstep"
-    work_B, work_W = _loads(problem, bins, equal=equal, padded=padded)
-    rank_B, token_B = bins.rank, _bin_totals(problem.tokens, bins, padded=padded)
-    if not (waits or problem.fleet.fixed.any() or problem.fleet.floor.any()):
+    work_BP, work_WP = _loads(problem, bins, equal=equal, padded=padded)
+    rank_B, token_BD = bins.rank, bins.tokens(problem)
+    if padded:
+        token_BD[:] = 0.0
+        np.maximum.at(token_BD, bins.of, problem.tokens)
+        token_BD *= bins.sizes[:, None]
+    if work_WP.shape[1] == 1 and not (waits or problem.fleet.fixed.any() or problem.fleet.floor.any()):
         place_W = np.empty(problem.ranks, dtype=np.int64)  # a faster rank has no less work
-        place_W[np.argsort(-work_W, kind="stable")] = np.arange(problem.ranks)
-        rank_B, work_W = place_W[rank_B], work_W[np.argsort(place_W)]
+        place_W[np.argsort(-work_WP[:, 0], kind="stable")] = np.arange(problem.ranks)
+        rank_B, work_WP = place_W[rank_B], work_WP[np.argsort(place_W)]
     used_B = np.flatnonzero(equal | (bins.sizes > 0))
-    order = used_B[np.lexsort((-work_B[used_B], rank_B[used_B]))]
+    order = used_B[np.lexsort((-work_BP[used_B].sum(axis=1), rank_B[used_B]))]
     counts_W = np.bincount(rank_B[order], minlength=problem.ranks)
     nth_B = np.zeros(len(rank_B), dtype=np.int64)
     nth_B[order] = np.arange(len(order)) - np.repeat(counts_W.cumsum() - counts_W, counts_W)
-    seconds_W = problem.fleet.seconds(work_W)
-    rounds_WK = np.zeros((problem.ranks, int(counts_W.max())))
-    rounds_WK[rank_B[order], nth_B[order]] = work_B[order] * problem.fleet.pace[rank_B[order]]
-    longest = float(seconds_W.max())  # of curves with a floor also more than all rounds together
-    lockstep = max(float(rounds_WK.max(axis=0).sum() + problem.fleet.fixed.max()), longest)
+    seconds_WP = problem.seconds(work_WP)
+    rounds = np.zeros((problem.ranks, int(counts_W.max()), work_BP.shape[1]))
+    rounds[rank_B[order], nth_B[order]] = work_BP[order] * problem.fleet.pace[rank_B[order], None]
+    longest = float(seconds_WP.max(axis=0).sum())  # of curves with a floor also more than all rounds together
+    lockstep = max(float(rounds.max(axis=0).sum() + problem.fleet.fixed.max()), longest)
     return Packing(
         rank=rank_B[bins.of],
         micro_batch=nth_B[bins.of],
         counts=counts_W,
-        fill=sums(token_B / problem.cap, rank_B, problem.ranks) / np.maximum(counts_W, 1),
-        work=work_W,
-        seconds=seconds_W,
+        fill=sums((token_BD / problem.caps).max(axis=1), rank_B, problem.ranks) / np.maximum(counts_W, 1),
+        work=work_WP.sum(axis=1),
+        seconds=seconds_WP.sum(axis=1),
         makespan=lockstep if waits else longest,
         lockstep=lockstep,
         _problem=problem,
@@ -463,16 +482,13 @@ def _in_input_order(packing: Packing, sample_N: Sizes, rank_W: Sizes) -> Packing
     return replace(packing, rank=owner_N, micro_batch=micro_N, **columns)
 
 
-def fewest_micro_batches(problem: Problem) -> int:
-    """Return a number of micro-batches of all ranks below which no packing comes.
+def fewest_micro_batches(tokens_N: Array, cap: float) -> int:
+    """Return a number below which no packing under this cap comes.
 
     The largest, over a threshold, of: samples too long to share a micro-batch with one of the threshold or longer, and
     what the others take beyond the room beside long ones (Martello and Toth 1990, bound L2).
     """
-    cap = problem.cap
-    if cap == np.inf:
-        return 1
-    rising = np.sort(problem.tokens)
+    rising = np.sort(tokens_N)
     before = np.concatenate([[0.0], rising.cumsum()])
     half = int(np.searchsorted(rising, cap / 2, side="right"))
     limits = np.concatenate([[0.0], rising[:half]])
@@ -483,30 +499,43 @@ def fewest_micro_batches(problem: Problem) -> int:
     return max(1, int((len(rising) - half + np.ceil(rest / cap * (1 - 1e-12))).max()))
 
 
+def fewest_of_all(problem: Problem) -> int:
+    """Return a number of micro-batches of all ranks below which no packing comes."""
+    return max(
+        fewest_micro_batches(tokens_N, cap) if cap < np.inf else 1
+        for tokens_N, cap in zip(problem.tokens.T, problem.caps.tolist(), strict=True)
+    )
+
+
 def packing_bound(problem: Problem, count: int | None, *, padded: bool = False) -> float:
     """Return a time, in seconds, before which no packing ends, with ``count`` micro-batches on each rank if given."""
     lower = int(len(problem) >= problem.ranks)
-    fewest = max(fewest_micro_batches(problem), lower * problem.ranks)
-    cost_N, fixed = np.sort(problem.work)[::-1], problem.fixed
-    # Each rank that runs has at least one micro-batch, or its count.
-    fleet = replace(problem.fleet, fixed=problem.fleet.fixed + fixed * (count or 1) * problem.fleet.pace)
-    bound = packed_bound(Samples(cost_N, cost_N, np.inf, lower), fleet)
-    work = float(cost_N.cumsum()[-1])
-    if count is None:
-        bound = max(bound, level(problem.fleet, work + fixed * fewest))
-    elif lower:
-        bound = max(bound, _cap_bound(problem, work, count))
-    if padded:
-        samples = Samples(cost_N, problem.tokens, problem.cap, lower)
-        padded_cost = min_padded_cost(samples, fixed, count and count * problem.ranks)
-        bound = max(bound, level(fleet if count else problem.fleet, padded_cost))
-    return bound
+    fewest = max(fewest_of_all(problem), lower * problem.ranks)
+    total = 0.0
+    for phase, fixed in enumerate(problem.fixed.tolist()):
+        cost_N = np.sort(problem.work[:, phase])[::-1]
+        # Each rank that runs has at least one micro-batch, or its count.
+        each = fixed * (count or 1)
+        fleet = replace(problem.fleet, fixed=problem.fleet.fixed + each * problem.fleet.pace)
+        samples = Samples(cost_N, cost_N, np.inf, lower if len(problem.fixed) == 1 else 0)
+        bound = packed_bound(samples, fleet)
+        work = float(cost_N.cumsum()[-1])
+        if count is None:
+            bound = max(bound, level(problem.fleet, work + fixed * fewest))
+        elif lower and len(problem.fixed) == 1:
+            bound = max(bound, _cap_bound(problem, work, count))
+        if padded:
+            samples = replace(samples, tokens=problem.tokens[:, 0], cap=float(problem.caps[0]))
+            padded_cost = min_padded_cost(samples, fixed, count and count * problem.ranks)
+            bound = max(bound, level(fleet if count else problem.fleet, padded_cost))
+        total += bound
+    return total
 
 
 def equal_bounds(problem: Problem) -> list[tuple[float, int]]:
     """Return equal numbers of micro-batches that may be the best, from the fewest on, each after its bound."""
     bounds: list[tuple[float, int]] = []
-    fewest = -(-fewest_micro_batches(problem) // problem.ranks)
+    fewest = -(-fewest_of_all(problem) // problem.ranks)
     # the bound rises after a few
     for count in range(fewest, fewest + 64):
         bounds.append((packing_bound(problem, count), count))
@@ -520,16 +549,20 @@ def _cap_bound(problem: Problem, work: float, count: int) -> float:
 
     What is left of the work must be done by the others.
     """
-    if problem.cap == np.inf:
-        return 0.0
-    fleet = problem.fleet
-    start_W, speed_W = fleet.fixed / fleet.pace + count * problem.fixed, 1 / fleet.pace
-    dense = np.argsort(-(problem.work / problem.tokens), kind="stable")
-    used = np.concatenate([[0.0], problem.tokens[dense].cumsum()])
-    done = np.concatenate([[0.0], problem.work[dense].cumsum()])
-    work_W = np.interp(np.arange(1, problem.ranks) * (count * problem.cap), used, done)
-    rest = (work - work_W + start_W[::-1].cumsum()[::-1][1:]) / speed_W[::-1].cumsum()[::-1][1:]
-    return float(rest.max(initial=0.0))
+    fleet, bound = problem.fleet, 0.0
+    start_W = fleet.fixed / fleet.pace + count * float(problem.fixed[0])
+    speed_W = 1 / fleet.pace
+    for tokens_N, cap in zip(problem.tokens.T, problem.caps.tolist(), strict=True):
+        if cap == np.inf:
+            continue
+        with np.errstate(divide="ignore"):
+            dense = np.argsort(-(problem.work[:, 0] / tokens_N), kind="stable")
+        used = np.concatenate([[0.0], tokens_N[dense].cumsum()])
+        done = np.concatenate([[0.0], problem.work[dense, 0].cumsum()])
+        work_W = np.interp(np.arange(1, problem.ranks) * (count * cap), used, done)
+        rest = (work - work_W + start_W[::-1].cumsum()[::-1][1:]) / speed_W[::-1].cumsum()[::-1][1:]
+        bound = max(bound, float(rest.max(initial=0.0)))
+    return bound
 
 
 Cut = list[tuple[int, int]]
@@ -544,10 +577,11 @@ def search_padded(problem: Problem, count: int | None, low: float) -> Bins | Non
     as many samples as the cap and that work allow, and no more than where padding says to begin another. Bisection
     finds the earliest end.
     """
+    samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
     # padding is reduced among 90%; the others make ranks end together
-    groups = None if count is None else int(0.9 * count * problem.ranks)
+    fixed, groups = float(problem.fixed[0]), None if count is None else int(0.9 * count * problem.ranks)
     best, end = None, np.inf
-    for starts in (padded_cut(_samples(problem), problem.fixed, groups), np.zeros(1, dtype=np.int64)):
+    for starts in (padded_cut(samples, fixed, groups), np.zeros(1, dtype=np.int64)):
         cut, found = _earliest(problem, count, low, starts)
         if cut is not None and found < end:
             best, end = cut, found
@@ -556,12 +590,9 @@ def search_padded(problem: Problem, count: int | None, low: float) -> Bins | Non
 
 def padded_count(problem: Problem) -> int:
     """Return how many micro-batches the fastest rank needs if padding and their fixed cost together are to be least."""
-    groups, speed_W = len(padded_cut(_samples(problem), problem.fixed)), 1 / problem.fleet.pace
+    samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
+    groups, speed_W = len(padded_cut(samples, float(problem.fixed[0]))), 1 / problem.fleet.pace
     return int(np.ceil(groups * speed_W[0] / speed_W.cumsum()[-1]))
-
-
-def _samples(problem: Problem) -> Samples:
-    return Samples(problem.work, problem.tokens, problem.cap, 0)
 
 
 def _earliest(problem: Problem, count: int | None, low: float, starts: Sizes) -> tuple[Cut | None, float]:
@@ -578,8 +609,8 @@ def _earliest(problem: Problem, count: int | None, low: float, starts: Sizes) ->
 
 def _until(problem: Problem, count: int | None, end: float, next_N: list[int]) -> Cut | None:
     """Return the rank and size of each micro-batch, the longest samples first; None if ranks do not end in time."""
-    cost, tokens, cap = problem.work.tolist(), problem.tokens.tolist(), problem.cap
-    fixed, fleet = problem.fixed, problem.fleet
+    cost, tokens, cap = problem.work[:, 0].tolist(), problem.tokens[:, 0].tolist(), float(problem.caps[0])
+    fixed, fleet = float(problem.fixed[0]), problem.fleet
     left_W = np.where(end >= fleet.floor, (end - fleet.fixed) / fleet.pace, 0.0) - fixed * (count or 0)
     heap = [(-left, rank) for rank, left in enumerate(left_W.tolist())]
     heapq.heapify(heap)
