@@ -65,21 +65,29 @@ with atomic_write(sys.argv[1]) as temporary:
 
 
 @pytest.mark.processes
-def test_killed_write_leaves_no_file(tmp_path):
+def test_next_write_replaces_what_a_kill_left(tmp_path):
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     for _ in range(2):
         command = [sys.executable, "-c", WRITES, str(tmp_path / "a.json")]
         with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as writer:
             assert writer.stdout.readline()
             writer.send_signal(signal.SIGKILL)
-        assert not (tmp_path / "a.json").exists()
+        assert names(tmp_path) == [".a.json.paceline-tmp"]
     with atomic_write(tmp_path / "a.json") as temporary:
         assert temporary.read_bytes() == b""
         temporary.write_text("whole")
+    assert names(tmp_path) == ["a.json"]
     assert (tmp_path / "a.json").read_text("utf-8") == "whole"
 
 
-def test_writers_of_one_file_do_not_mix(tmp_path):
+def no_locks(*_):
+    raise OSError(37, "No locks available")
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_writers_of_one_file_do_not_mix(tmp_path, monkeypatch, locks):
+    if not locks:
+        monkeypatch.setattr("fcntl.flock", no_locks)
     before = handles()
 
     def write(number):
@@ -94,3 +102,11 @@ def test_writers_of_one_file_do_not_mix(tmp_path):
     assert (tmp_path / "a").read_text("utf-8").count("\n") == 50
     assert names(tmp_path) == ["a"]
     assert handles() == before
+
+
+def test_link_in_place_of_temporary_file_is_refused(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / ".a.txt.paceline-tmp").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match=r"cannot write .*a\.txt"), atomic_write(tmp_path / "a.txt"):
+        pass
+    assert (tmp_path / "mine").read_text("utf-8") == "mine"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+from uuid import uuid4
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` to write to; it is renamed to ``path`` only if the block succeeds."""
     requested, path = Path(path), Path(path).resolve()  # through a link, so that the link stays
     _require_file_target(requested, path)
-    with _report_requested_path(requested, path.parent), _temporary_file(path) as temporary:
+    with _report_requested_path(requested, path.parent), _locked_temporary_file(path) as temporary:
         yield temporary
         temporary.chmod(0o666 & ~_read_umask())  # begun as a file that only its owner can read
         with temporary.open("rb") as file:
@@ -29,7 +29,7 @@ def require_writable(path: str | Path) -> None:
     """Raise an error unless a file can be written here: called before long work, not after it."""
     requested, path = Path(path), Path(path).resolve()
     _require_file_target(requested, path)
-    with _report_requested_path(requested, path.parent), _temporary_file(path):
+    with _report_requested_path(requested, path.parent), _locked_temporary_file(path):
         pass
 
 
@@ -60,14 +60,37 @@ def _read_umask() -> int:
 
 
 @contextmanager
-def _temporary_file(path: Path) -> Iterator[Path]:
+def _locked_temporary_file(path: Path) -> Iterator[Path]:
+    """Yield the temporary file of a path, locked: another process that writes the same path waits."""
     # In the same folder, because a rename is atomic only within one file system.
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.paceline-", dir=path.parent)
-    os.close(handle)
+    temporary = path.with_name(f".{path.name}.paceline-tmp")
+    while True:
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:  # some network file systems have no locks: no other writer has a random name
+            os.close(handle)
+            temporary.unlink(missing_ok=True)
+            temporary = path.with_name(f".{path.name}.paceline-{uuid4().hex}")
+            handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            break
+        if _is_same_file(handle, temporary):
+            break
+        os.close(handle)  # whoever held it has renamed or removed it
     try:
-        yield Path(name)
+        os.ftruncate(handle, 0)  # what a killed process left
+        yield temporary
     finally:
-        Path(name).unlink(missing_ok=True)
+        if _is_same_file(handle, temporary):  # once renamed, the name is free for the next process
+            temporary.unlink()
+        os.close(handle)
+
+
+def _is_same_file(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 class LineWriter:
