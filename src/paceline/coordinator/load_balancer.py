@@ -408,6 +408,7 @@ class LoadBalancer:
                 0.0,
                 [(why.describe_small_gain, ("at most ", upper_gain, float(regret[0] + regret[1]), cost))],
             )
+        step = self.policy.batch_multiple
         best = self._best_split(now)
         gain = max(relative_gain(makespan, best.makespan), 0.0)
         # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
@@ -417,7 +418,8 @@ class LoadBalancer:
         if regret[0] <= cost:
             return current, 0.0, [(why.describe_small_gain, ("", gain, float(regret[0]), cost))]
         expected = (why.describe_saving, (best.makespan, makespan, self.horizon, now.is_hedged))
-        return now.with_forecast_times(best), gain, [self._move_reason(best.sizes, now.forecast), expected]
+        rounding = (why.describe_rounding, (step, best.makespan, lower_bound))
+        return now.with_forecast_times(best), gain, [self._move_reason(best.sizes, now.forecast), expected, rounding]
 
     def _best_split(self, now: _DecisionInputs) -> Split:
         """Return the split that ends soonest, or a less extreme one that takes at most 1% longer."""

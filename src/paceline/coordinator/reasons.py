@@ -53,6 +53,19 @@ def known_speed(forecast: Forecast) -> Array:
     return np.where(np.isfinite(forecast.spread), forecast.speed, np.nan)
 
 
+def describe_rounding(batch_multiple: int, made: float, soonest: float) -> str:
+    """Return what sizes in whole multiples cost, against single samples, where that is worth a word.
+
+    >>> [describe_rounding(8, 1.0, 0.959), describe_rounding(8, 1.0, 0.999), describe_rounding(1, 1.0, 0.959)]
+    ['; in multiples of 8 samples, which costs at most 4.1%', '', '']
+    """
+    lost = 1 - soonest / made if made > 0 else 0.0
+    # Rounding that costs less than this is not mentioned.
+    if batch_multiple == 1 or lost < 0.03:
+        return ""
+    return f"; in multiples of {batch_multiple} samples, which costs at most {percent(lost)}"
+
+
 def describe_move(
     workers: Sequence[str], before: Sizes, after: Sizes, speed: Array, known_before: Forecast | None = None
 ) -> str:
