@@ -11,7 +11,7 @@ from place import BusyLoop, Found, Place, join, ours, run
 
 from paceline.coordinator import Policy
 from paceline.predictors import EWMA, RLS, LastValue
-from paceline.recording.torch.clock import Clock, CUDAMarks
+from paceline.recording.torch.busy_time import BusyTimer, CUDAMarks
 
 LENGTHS = (0.001, 0.005, 0.02, 0.05)
 """Seconds of a busy loop."""
@@ -25,17 +25,17 @@ def lengths(place: Place, found: Found) -> None:
     """Time busy loops by the clock, and by synchronized wall time."""
     rows = [["busy loop, ms", "by the clock, ms", "by synchronized wall time, ms"]]
     for seconds in LENGTHS:
-        clock, told, walls = Clock(CUDAMarks(torch.device(place.device))), [], []
+        timer, told, walls = BusyTimer(CUDAMarks(torch.device(place.device))), [], []
         for _ in range(STEPS):
             began = time.perf_counter()
-            clock.forward(samples=8)
+            timer.forward(samples=8)
             place.busy(seconds)
-            waiting = clock.gradients_ready()
-            clock.gradients_summed(waiting)
-            told.append(clock.report().seconds)
-            clock.wait_begins()  # else it would count as what a step does besides
+            waiting = timer.gradients_ready()
+            timer.gradients_summed(waiting)
+            told.append(timer.report().seconds)
+            timer.wait_begins()  # else it would count as what a step does besides
             torch.cuda.synchronize()
-            clock.wait_ends()
+            timer.wait_ends()
             walls.append(time.perf_counter() - began)
         own, wall = float(np.nanmedian(told)), float(np.median(walls))
         rows.append([f"{1e3 * one:.3f}" for one in (seconds, own, wall)])

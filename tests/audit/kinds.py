@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import Auto
 from paceline.torch import BalancedLoader, StreamLoader, attach
-from paceline.torch.state import to_lists
+from paceline.torch.state_lists import to_lists
 
 CASES: dict[str, Case] = {}
 

@@ -26,7 +26,7 @@ from standin import stand_in  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def _nothing_listens_afterwards():
-    """A model that was balanced here is garbage by now; as long as it is there, its clock asks a device for events."""
+    """A model that was balanced here is garbage by now; as long as it is there, its timer asks a device for events."""
     yield
     gc.collect()
 

@@ -8,7 +8,7 @@ import torch
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.recording.torch.clock import CPUMarks
+from paceline.recording.torch.busy_time import CPUMarks
 from paceline.torch import BalancedLoader, attach
 
 SHARE, STEPS = 32, 100

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.recording.allowance import CPUSnapshot, QuotaTracker, sustained_seconds
-from paceline.recording.torch.clock import Clock, CPUMarks
+from paceline.recording.torch.busy_time import BusyTimer, CPUMarks
 from paceline.torch import BalancedLoader, attach
 
 positive = st.floats(1e-6, 1e3)
@@ -100,14 +100,14 @@ class Granted:
 
 def test_rank_reports_work_under_quota():
     cpu, granted = Ticking(), Granted()
-    clock = Clock(cpu, granted)
+    timer = BusyTimer(cpu, granted)
 
     def step(wall, used, throttled, between):
         cpu.time, granted.cpu = cpu.time + between, granted.cpu + between
-        clock.forward(8)
+        timer.forward(8)
         cpu.time, granted.cpu, granted.throttled = cpu.time + wall, granted.cpu + used, granted.throttled + throttled
-        clock.gradients_summed(clock.gradients_ready())
-        return clock.report().seconds
+        timer.gradients_summed(timer.gradients_ready())
+        return timer.report().seconds
 
     walls = [(0.011, 0.0), (0.086, 0.075), (0.011, 0.0)]
     seconds = [step(wall, 0.011, throttled, between=0.002) for wall, throttled in walls]

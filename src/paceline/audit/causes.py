@@ -24,7 +24,7 @@ from paceline.audit.run import Arranged, AuditPlan, BalancedRun, RankRecord
 from paceline.audit.verdict import AuditVerdict, Cause
 
 if TYPE_CHECKING:
-    from paceline.audit.audit import Audit
+    from paceline.audit.decide import Audit
 
 PROBE_STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
 """Samples of each step of a probing run: those of the script, the sets x, y and z alone, and their mixtures."""

@@ -32,7 +32,7 @@ def record(
     exit after 200 steps: do not let the command write a checkpoint that you keep.
     """
     from paceline.recording.launch import record_command
-    from paceline.recording.merging import describe_slow_workers
+    from paceline.recording.slow_workers import describe_slow_workers
 
     if shutil.which(command[0]) is None:
         raise ValueError(

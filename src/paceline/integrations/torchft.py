@@ -18,14 +18,14 @@ from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy
 from paceline.predictors import Auto, Curves, Predictor, Report
-from paceline.recording.torch.clock import Clock, CPUMarks, CUDAMarks
+from paceline.recording.torch.busy_time import BusyTimer, CPUMarks, CUDAMarks
 from paceline.solver import split
 from paceline.torch.assigner import Order
 from paceline.torch.counting import LoopError
 from paceline.torch.loader_options import require_int
 from paceline.torch.loading import BatchSource, OnDemand
 from paceline.torch.reports import MIN_BATCH_SHARE
-from paceline.torch.state import from_lists, to_lists
+from paceline.torch.state_lists import from_lists, to_lists
 
 require("torchft", needed_by="paceline.integrations.torchft", extra="torchft")
 
@@ -124,13 +124,13 @@ class ReplicaLoader:
             raise ValueError(f"name must have at most {MAX_NAME_BYTES} bytes in UTF-8, got {self.name!r}")
         self._order = Order(len(dataset), bool(shuffle), require_int("seed", seed, 0))
         self._source: BatchSource = OnDemand(dataset, collate_fn)
-        self._clock = Clock(CUDAMarks(self.device) if self.device.type == "cuda" else CPUMarks())
+        self._timer = BusyTimer(CUDAMarks(self.device) if self.device.type == "cuda" else CPUMarks())
         self.balancer = LoadBalancer(
             Auto() if predictor is None else predictor,
             workers=[self.name],
             global_batch=self.global_batch,
             policy=policy,
-            horizon=1 + self._clock.delay,
+            horizon=1 + self._timer.delay,
         )
         self.replicas: tuple[str, ...] = ()
         self.sizes: Sizes = np.zeros(0, dtype=np.int64)
@@ -169,22 +169,22 @@ class ReplicaLoader:
         """Yield this replica's batches until the last step is taken; each comes after a quorum."""
         taken, waiting = True, None
         while True:
-            measure = self._clock.report()
+            measure = self._timer.report()
             # a failed step may end early
             self._agree_on_sizes((measure.samples, measure.seconds) if taken else (np.nan, np.nan))
             if self.manager.current_step() >= self.epochs * len(self):
                 return  # after a last quorum: a replica in which the last step failed has got its result there
             if waiting is not None:
-                self._clock.gradients_summed(waiting)
+                self._timer.gradients_summed(waiting)
             samples = self._sample_indices()
-            self._clock.load_begins()
+            self._timer.load_begins()
             batch = self._source.take(samples)
-            self._clock.load_ends()
-            self._clock.batch(len(samples))
-            self._clock.forward(len(samples), in_report=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
+            self._timer.load_ends()
+            self._timer.batch(len(samples))
+            self._timer.forward(len(samples), in_report=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
             step, self._is_scaled = self.manager.current_step(), False
             yield batch
-            taken, waiting = self.manager.current_step() > step, self._clock.gradients_ready()
+            taken, waiting = self.manager.current_step() > step, self._timer.gradients_ready()
 
     def scale(self, loss: torch.Tensor, count: torch.Tensor | float | None = None) -> torch.Tensor:
         """Return the loss scaled so that the mean of the replicas' gradients is that of all samples of the step.
@@ -281,11 +281,11 @@ class ReplicaLoader:
         wait = work.wait
 
         def timed_wait(*args: Any, **options: Any) -> Any:
-            self._clock.wait_begins()
+            self._timer.wait_begins()
             try:
                 return wait(*args, **options)
             finally:
-                self._clock.wait_ends()
+                self._timer.wait_ends()
 
         work.wait = timed_wait
         return work

@@ -1,6 +1,6 @@
 """Record a run: the recorder of a worker's iterations, clocks, covariates, run records and the sinks that take them.
 
-``covariates/`` samples what drives a worker's speed and ``torch/`` times the steps of a PyTorch loop. Adapters import
+``covariates.py`` samples what drives a worker's speed and ``torch/`` times the steps of a PyTorch loop. Adapters import
 their library only when they are used.
 """
 
@@ -9,7 +9,7 @@ from paceline.recording.covariates import Covariate, all_covariates, default_cov
 from paceline.recording.merging import merge, phase_table
 from paceline.recording.recorder import Recorder
 from paceline.recording.records import Iteration, Round
-from paceline.recording.run_log import (
+from paceline.recording.run_reader import (
     AsyncRun,
     Run,
     RunReader,

@@ -27,7 +27,7 @@ from paceline._text import count, duration, escape_surrogates, percent, to_print
 from paceline._version import __version__
 from paceline.datasets.waiting_time import waiting
 from paceline.recording.records import Iteration, Round
-from paceline.recording.run_log import (
+from paceline.recording.run_reader import (
     ROUND_FLEET_KEYS,
     ROUND_SCHEMA_VERSION,
     ROUND_WORKER_KEYS,

@@ -18,7 +18,7 @@ from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import QuotaTracker
 from paceline.recording.covariates import Covariate
-from paceline.recording.torch.clock import Clock, CPUMarks, choose_marks
+from paceline.recording.torch.busy_time import BusyTimer, CPUMarks, choose_marks
 from paceline.torch.agreement import agree, different, facts_of
 from paceline.torch.balance import Balance, Scaling
 from paceline.torch.counting import BalanceWarning
@@ -165,16 +165,16 @@ def attach(
     marks = choose_marks(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
     allowance = QuotaTracker() if isinstance(marks, CPUMarks) else None
-    clock = Clock(marks, allowance, torch.get_num_threads())
-    # A CUDA clock reports one step late, so its plans are for one iteration later.
+    timer = BusyTimer(marks, allowance, torch.get_num_threads())
+    # The timer of a CUDA device reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(
         predictor,
         workers=tuple(dict.fromkeys(names)),
         global_batch=loader.global_batch // shards,
         policy=policy,
-        horizon=1 + clock.delay,
+        horizon=1 + timer.delay,
     )
-    balance = Balance(balancer, loader, exchange, clock, workers=names, covariates=sampled)
+    balance = Balance(balancer, loader, exchange, timer, workers=names, covariates=sampled)
     balance.add(model)
     if warning:
         balance.warn("data", warning)

@@ -15,7 +15,7 @@ from paceline.coordinator.plan import Plan
 from paceline.coordinator.work import WorkModel
 from paceline.recording.covariates import Covariate
 from paceline.recording.records import Iteration
-from paceline.recording.torch.clock import Clock
+from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.waits import FSDPWaits, listen
 from paceline.torch.counting import is_attached
 from paceline.torch.covariates import Sampled
@@ -124,26 +124,26 @@ class Balance(Scaling):
         balancer: LoadBalancer,
         loader: RankLoader,
         exchange: Exchange,
-        clock: Clock,
+        timer: BusyTimer,
         *,
         workers: Sequence[str],
         covariates: Sequence[Covariate] = (),
     ) -> None:
         self.balancer = balancer
         self.workers = tuple(workers)
-        self._loader, self._clock = loader, clock
+        self._loader, self._timer = loader, timer
         self._planning = planning = Planning(balancer, loader, exchange, workers, len(covariates))
         self.work: WorkModel | None = planning.work
         self._covariates = Sampled(covariates)
         self._waits: list[FSDPWaits] = []
-        self._steps = steps = Steps(loader, planning, exchange, clock, self._covariates)
+        self._steps = steps = Steps(loader, planning, exchange, timer, self._covariates)
         self.on_iteration: list[Callable[[Iteration], None]] = steps.observers
         self.warn = steps.warn
         super().__init__(steps, OptimizerChecks(steps, lambda: planning.plan.sizes))
         # Ended with it: a job that drops its model and loader drops the balance too.
         known, ranks = weakref.ref(steps), dist.get_process_group_ranks(exchange.group)
         equal_shapes = EqualShapes(loader, lambda: bool((one := known()) and one.to_come.waits), ranks)
-        self._stop_listening = weakref.finalize(self, listen(clock, equal_shapes))
+        self._stop_listening = weakref.finalize(self, listen(timer, equal_shapes))
         self._stop_listening.atexit = False
 
     @property
@@ -162,8 +162,8 @@ class Balance(Scaling):
 
     def add(self, model: torch.nn.Module) -> None:
         """Balance a further model that trains on the same batches."""
-        if self._clock.delay and not is_attached(model):  # a device: its waits for other ranks block no call
-            self._waits.append(FSDPWaits(model, self._clock))  # before the hooks that begin a lap
+        if self._timer.delay and not is_attached(model):  # a device: its waits for other ranks block no call
+            self._waits.append(FSDPWaits(model, self._timer))  # before the hooks that begin a lap
         super().add(model)
         if len(self._steps.models) == 1:
             self._steps.handle = self  # the model's hooks keep it alive until it is closed
@@ -187,8 +187,8 @@ class Balance(Scaling):
         return stack
 
     def measured(self, seconds: float) -> None:
-        """Report these compute seconds next, instead of the clock's."""
-        self._clock.override_seconds(seconds)
+        """Report these compute seconds next, instead of the timer's."""
+        self._timer.override_seconds(seconds)
 
     def ran_out_of_memory(self) -> None:
         """Report that this rank's batch did not fit into memory; it gets less from then on."""

@@ -19,7 +19,7 @@ from paceline.predictors import Auto, Predictor, Report
 from paceline.torch.loader import BalancedLoader
 from paceline.torch.reports import MIN_BATCH_SHARE
 from paceline.torch.sharded import ddp_of, gathers_parameters
-from paceline.torch.state import from_lists, to_lists
+from paceline.torch.state_lists import from_lists, to_lists
 
 
 class LocalSGD:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from paceline._arrays import Array, Sizes
-from paceline.recording.torch.clock import AsyncScalar
+from paceline.recording.torch.busy_time import AsyncScalar
 
 SURE, CLEAR = 3.0, 0.15
 """Standard errors by which the growth of gradients must be on the wrong side of the border, and the largest standard

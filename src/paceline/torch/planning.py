@@ -19,7 +19,7 @@ from paceline.predictors import Report
 from paceline.torch.exchange import Exchange
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.reports import RankReports, at_shares, mean_of, one_worker
-from paceline.torch.state import from_lists, to_lists
+from paceline.torch.state_lists import from_lists, to_lists
 
 logger = logging.getLogger(__name__)
 

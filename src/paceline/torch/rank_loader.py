@@ -19,7 +19,7 @@ from paceline.torch.assigner import Assigner, State
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.loader_options import UNKNOWN, require_int
 from paceline.torch.loading import BatchSource, Collate, cut
-from paceline.torch.state import from_lists, to_lists
+from paceline.torch.state_lists import from_lists, to_lists
 
 Borders = Callable[[int], list[tuple[int, int]]]
 """Returns where each micro-batch begins and ends among so many samples."""

@@ -19,7 +19,7 @@ import torch
 
 from paceline._arrays import Array, Sizes
 from paceline.recording.records import Iteration
-from paceline.recording.torch.clock import Clock
+from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.watch import state_work
 from paceline.torch.buffers import Buffers
 from paceline.torch.counting import Pass
@@ -54,7 +54,7 @@ class Steps(Weighting):
     """
 
     def __init__(
-        self, loader: RankLoader, planning: Planning, exchange: Exchange, clock: Clock, covariates: Sampled
+        self, loader: RankLoader, planning: Planning, exchange: Exchange, timer: BusyTimer, covariates: Sampled
     ) -> None:
         super().__init__(exchange, loader)
         self.observers: list[Callable[[Iteration], None]] = []
@@ -65,8 +65,8 @@ class Steps(Weighting):
         self.uneven = False
         self.to_come = PendingAllReduces(loader.accumulate)
         self.handle: object = None
-        self.delayed = bool(clock.delay)
-        self._planning, self._clock, self._covariates, self._buffers = planning, clock, covariates, Buffers()
+        self.delayed = bool(timer.delay)
+        self._planning, self._timer, self._covariates, self._buffers = planning, timer, covariates, Buffers()
         self._kind = LossReductionCheck(delayed=self.delayed)
         # Samples of unequal cost say nothing by their number; micro-batches of ranks are all of one size.
         self._compares = not (loader.coefficients is not None or loader.micro_batch)
@@ -98,7 +98,7 @@ class Steps(Weighting):
         """Note a batch that the loop is given."""
         rank_batch = self.loader.rank_batch
         self.batches.hand_out(rank_batch)
-        self._clock.batch(rank_batch.local(self.loader.rank))
+        self._timer.batch(rank_batch.local(self.loader.rank))
         if self.loader.step_ends or not self.loader.counts_differ:
             self.to_come.hand_out()
 
@@ -116,7 +116,7 @@ class Steps(Weighting):
             )
         self.to_come.start()
         self.batches.clear()
-        self._clock.forget_batches()
+        self._timer.forget_batches()
 
     def before_state_dict(self) -> None:
         """Warn, when a state is saved, of batches that a job would miss that resumes from it."""
@@ -130,7 +130,7 @@ class Steps(Weighting):
     # -- in the model's hooks ----------------------------------------------------------------------------------------
 
     def forward(self, one: Pass) -> None:
-        """Find the batch that a model is given, and start the clock if it is a new one."""
+        """Find the batch that a model is given, and start the timer if it is a new one."""
         began = time.thread_time()
         self.batches.passes += 1
         batches, model = self.batches, one.owner()
@@ -152,7 +152,7 @@ class Steps(Weighting):
             self.looks = self._kind.looks = self._kind.wants(batch.sizes)
         self._batch = batch
         count = batch.local(self.loader.rank)
-        self._clock.forward(count, in_report=batch.total >= self._min_samples, features=batch.features)
+        self._timer.forward(count, in_report=batch.total >= self._min_samples, features=batch.features)
 
     def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
         """Watch the gradients of a model's outputs."""
@@ -162,13 +162,13 @@ class Steps(Weighting):
     # -- in the backward pass ----------------------------------------------------------------------------------------
 
     def ready(self) -> Any:
-        """Stop the clock: this rank's gradients are there, and those of the others are awaited."""
+        """Stop the timer: this rank's gradients are there, and those of the others are awaited."""
         self.to_come.sent()
-        return self._clock.gradients_ready()
+        return self._timer.gradients_ready()
 
     def all_there(self, wait: Any) -> None:
         """Note that the gradients of all ranks are averaged."""
-        self._clock.gradients_summed(wait)
+        self._timer.gradients_summed(wait)
 
     def send(self, counts: list[float]) -> None:
         """Send counts, at the first sum since the loader was asked for a batch with what this rank has measured.
@@ -184,12 +184,12 @@ class Steps(Weighting):
             self.exchange.send(counts)
             return
         self._reported = True
-        measure, planning = self._clock.report(), self._planning
+        measure, planning = self._timer.report(), self._planning
         if self.loader.micro_batch or self.loader.packs:  # plans are about steps, whose micro-batches differ in number
             measure = measure.merge_micro_batches()
         if began >= self._covariates.next:
             self._covariates.take()
-        features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
+        features = (self._timer.features or [math.nan] * planning.features) if planning.features else []
         place = (self.out_of_memory, planning.checksum, *self.loader.position)
         buffers, norms = self._buffers, self._kind.norms
         summed = math.nan if buffers.ended else buffers.sum([one.model for one in self.models], self._exchanges)
@@ -199,8 +199,8 @@ class Steps(Weighting):
         gauges = (log_norm, summed, planning.seconds)
         self.exchange.send([*measure, *place, *gauges, *self._covariates.values, *features, *counts])
         self._spent += time.perf_counter() - began
-        if began >= self._clock.next_refresh:
-            self._clock.refresh()  # now, while the other ranks are awaited
+        if began >= self._timer.next_refresh:
+            self._timer.refresh()  # now, while the other ranks are awaited
         self.out_of_memory = False
 
     _reports = False
@@ -208,13 +208,13 @@ class Steps(Weighting):
 
     def receive(self) -> None:
         """Receive the counts of all ranks, and their reports; plan, unless the ranks have diverged."""
-        self._clock.wait_begins()  # for the slowest rank, if its row is not there yet
+        self._timer.wait_begins()  # for the slowest rank, if its row is not there yet
         row_WF = self.exchange.receive()
         began, counts = time.perf_counter(), row_WF.shape[1] - 2 * len(self.models)
         reports, self._reports = self._reports, False
         if reports:
             self._plan(row_WF[:, :counts])
-        self._clock.wait_ends()  # after planning, which takes all ranks as long and is no work on the batch
+        self._timer.wait_ends()  # after planning, which takes all ranks as long and is no work on the batch
         self.judge(row_WF[:, counts:])
         self.overhead_seconds = self._spent + time.perf_counter() - began
 
@@ -239,11 +239,11 @@ class Steps(Weighting):
     @contextmanager
     def untimed(self) -> Iterator[None]:
         """Count the time inside as a wait: it is no work on the batch."""
-        self._clock.wait_begins()
+        self._timer.wait_begins()
         try:
             yield
         finally:
-            self._clock.wait_ends()
+            self._timer.wait_ends()
 
     def finish(self) -> None:
         """Make all ranks continue from one plan, check their reports, and call the observers."""
@@ -313,10 +313,10 @@ class Steps(Weighting):
 
             return call
 
-        loader, clock = self.loader, self._clock
+        loader, timer = self.loader, self._timer
         loader.before_batch, loader.after_batch = weakly(self.begin), weakly(self.hand_out)
         loader.on_start, loader.before_state = weakly(self.start_loop), weakly(self.before_state_dict)
-        loader.before_load, loader.after_load = weakly(clock.load_begins), weakly(clock.load_ends)
+        loader.before_load, loader.after_load = weakly(timer.load_begins), weakly(timer.load_ends)
 
     def disconnect(self) -> None:
         """Take the callbacks off the loader."""

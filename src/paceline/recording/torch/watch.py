@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.recording.recorder import Recorder, Step
-from paceline.recording.torch.clock import CPUMarks, choose_marks
+from paceline.recording.torch.busy_time import CPUMarks, choose_marks
 
 if TYPE_CHECKING:
     import torch

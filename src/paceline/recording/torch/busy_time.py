@@ -83,7 +83,7 @@ class CUDAMarks:
 
 
 Marks = CPUMarks | CUDAMarks
-"""A clock whose moments may still lie in the future when they are marked."""
+"""Marks whose moments may still lie in the future when they are marked."""
 
 
 def choose_marks(model: torch.nn.Module) -> Marks:
@@ -222,7 +222,7 @@ class _StepEnd:
         return self.seconds + slope * (samples - self.samples)
 
 
-class Clock:
+class BusyTimer:
     """Measures busy time; callers report the parts of every step in order.
 
     A CUDA device runs behind the process that launches its work. Its marks are read one step later, so that nothing
@@ -236,12 +236,12 @@ class Clock:
     ...     ticks = iter([1.00, 1.01, 1.02, 1.04])
     ...     def mark(self):
     ...         return next(self.ticks)
-    >>> clock = Clock(Ticks())
-    >>> clock.forward(samples=64)
-    >>> clock.wait_begins()  # an all-gather of parameters
-    >>> clock.wait_ends()
-    >>> waiting = clock.gradients_ready()
-    >>> clock.report().seconds.__round__(3)
+    >>> timer = BusyTimer(Ticks())
+    >>> timer.forward(samples=64)
+    >>> timer.wait_begins()  # an all-gather of parameters
+    >>> timer.wait_ends()
+    >>> waiting = timer.gradients_ready()
+    >>> timer.report().seconds.__round__(3)
     0.03
     """
 

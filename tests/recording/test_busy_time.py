@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.recording.torch.clock import MAX_LAPS, Clock, CPUMarks, Measurements
+from paceline.recording.torch.busy_time import MAX_LAPS, BusyTimer, CPUMarks, Measurements
 
 
 class CPU(CPUMarks):
@@ -25,7 +25,7 @@ class Loop:
     """A training loop whose parts take a time for each sample, a fixed time, or both, in milliseconds."""
 
     def __init__(self, marks, ahead=0, processes=None):
-        self.marks, self.clock, self.ahead, self.processes = marks, Clock(marks), ahead, processes
+        self.marks, self.timer, self.ahead, self.processes = marks, BusyTimer(marks), ahead, processes
         self.out, self.last = [], 0
 
     def spend(self, part, samples, costs):
@@ -33,10 +33,10 @@ class Loop:
         self.marks.now += fixed + each * samples
 
     def fetch(self, samples, costs):
-        self.clock.load_begins()
+        self.timer.load_begins()
         self.spend("load", samples, costs)
-        self.clock.load_ends(*(self.processes(samples) if self.processes else ()))
-        self.clock.batch(samples)
+        self.timer.load_ends(*(self.processes(samples) if self.processes else ()))
+        self.timer.batch(samples)
         self.out.append(samples)
 
     def step(self, samples, costs, pause=0, body_pause=0):
@@ -48,13 +48,13 @@ class Loop:
         computed = self.last = self.out.pop(0)
         self.spend("body", computed, costs)
         self.marks.now += body_pause
-        self.clock.forward(computed)
+        self.timer.forward(computed)
         self.spend("inside", computed, costs)
-        wait = self.clock.gradients_ready()
+        wait = self.timer.gradients_ready()
         self.marks.now += 7  # for the others
-        self.clock.gradients_summed(wait)
+        self.timer.gradients_summed(wait)
         self.spend("optimizer", computed, costs)
-        measure = self.clock.report()
+        measure = self.timer.report()
         return measure.samples, measure.seconds
 
 
@@ -68,7 +68,7 @@ SIZES = [32, 32, 32, 8, 8, 40, 20, 20, 30, 10, 50, 5, 5]
 
 @pytest.mark.parametrize("part", ["load", "body", "inside"])
 @pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_clock_counts_time_for_its_batch(marks, part, ahead):
+def test_timer_counts_time_for_its_batch(marks, part, ahead):
     loop = Loop(marks, ahead)
     costs = {part: (0, 2), "inside": (3, 2 if part == "inside" else 0), "optimizer": (4, 0)}
     reports = [loop.step(size, costs) for size in SIZES]
@@ -78,7 +78,7 @@ def test_clock_counts_time_for_its_batch(marks, part, ahead):
         assert seconds == pytest.approx(7 + 2 * samples)
 
 
-def test_clock_learns_batch_part_after_a_step(marks):
+def test_timer_learns_batch_part_after_a_step(marks):
     """Metrics or a second model come after the gradients are summed: before that the time counts as fixed."""
     loop, costs = Loop(marks), {"after": (4, 2), "inside": (3, 0)}
     reports = [loop.step(size, costs) for size in SIZES * 3]
@@ -88,7 +88,7 @@ def test_clock_learns_batch_part_after_a_step(marks):
 
 @pytest.mark.parametrize("where", ["pause", "body_pause"])
 @pytest.mark.parametrize("length", [60, 1000, 60_000])
-def test_clock_leaves_pauses_out(marks, where, length):
+def test_timer_leaves_pauses_out(marks, where, length):
     loop, costs = Loop(marks), {"body": (0, 1), "inside": (3, 1), "optimizer": (2, 0)}
     reports = [loop.step(32, costs, **({where: length} if n % 10 == 9 else {})) for n in range(40)]
     assert {seconds for _, seconds in reports[2:]} == {3 + 2 + 2 * 32}
@@ -104,7 +104,7 @@ def test_a_pause_at_the_first_change_of_size_teaches_nothing(marks):
 
 
 @pytest.mark.parametrize("part", ["load", "body", "inside"])
-def test_clock_counts_a_lasting_change_at_once(marks, part):
+def test_timer_counts_a_lasting_change_at_once(marks, part):
     loop = Loop(marks)
     costs = [{part: (0, 1), "inside": (3, 1)}] * 10 + [{part: (0, 6), "inside": (3, 6)}] * 10
     seconds = [loop.step(16, cost)[1] for cost in costs]
@@ -112,7 +112,7 @@ def test_clock_counts_a_lasting_change_at_once(marks, part):
     assert seconds[11:] == [slow] * 9, "the second slow lap shows that the first was no pause"
 
 
-def test_clock_takes_longer_of_loading_and_rank(marks):
+def test_timer_takes_longer_of_loading_and_rank(marks):
     """The wait for them follows what other ranks do; what they need for a batch does not."""
     loop = Loop(marks, processes=lambda samples: (6.0, 2.0 * samples))
     costs = {"load": (6, 0), "inside": (20, 0)}
@@ -148,22 +148,22 @@ class Unhurried(CPUMarks):
     seconds = staticmethod(lambda start, stop: float(stop - start))
 
 
-def take_steps(clock, marks, *parts):
+def take_steps(timer, marks, *parts):
     """Take steps of (seconds between, waited between, in the step, waited there, exchange); return their exchanges."""
     waits = []
     for between, waited_between, inside, waited, exchange in parts:
         marks.now += between
-        clock.wait_begins()
+        timer.wait_begins()
         marks.now += waited_between
-        clock.wait_ends()
-        clock.forward(8)
+        timer.wait_ends()
+        timer.forward(8)
         marks.now += inside
-        clock.wait_begins()
+        timer.wait_begins()
         marks.now += waited
-        clock.wait_ends()
-        waits.append(clock.gradients_ready())
+        timer.wait_ends()
+        waits.append(timer.gradients_ready())
         marks.now += exchange
-        clock.gradients_summed(waits[-1])
+        timer.gradients_summed(waits[-1])
     return waits
 
 
@@ -173,65 +173,65 @@ def told(measure):
 
 def test_a_step_is_told_once_the_device_has_passed_it():
     marks, reached = Lagging(), []
-    clock = Clock(marks)
+    timer = BusyTimer(marks)
     for exchange in (4, 5, 6):
-        take_steps(clock, marks, (1, 0, 10, 0, exchange))
+        take_steps(timer, marks, (1, 0, 10, 0, exchange))
         reached.append(marks.now)
     marks.reached = reached[0] - 4 - 1
-    assert told(clock.report()) == [None] * 5
+    assert told(timer.report()) == [None] * 5
     marks.reached = reached[0] - 4
-    assert told(clock.report()) == [8, 1, 1, 10, None], "its exchange is not over"
+    assert told(timer.report()) == [8, 1, 1, 10, None], "its exchange is not over"
     marks.reached = reached[0]
-    assert told(clock.report()) == [None] * 4 + [4]
+    assert told(timer.report()) == [None] * 4 + [4]
     marks.reached = reached[2] - 6
-    assert told(clock.report()) == [16, 2, 2, 20 + 2 * 1, 5]
+    assert told(timer.report()) == [16, 2, 2, 20 + 2 * 1, 5]
     marks.reached = reached[2]
-    assert told(clock.report()) == [None] * 4 + [6]
+    assert told(timer.report()) == [None] * 4 + [6]
 
 
 def test_a_wait_that_is_not_over_counts_as_busy():
     marks = Lagging()
-    clock = Clock(marks)
-    take_steps(clock, marks, (0, 0, 10, 0, 0))
-    clock.forward(8)
+    timer = BusyTimer(marks)
+    take_steps(timer, marks, (0, 0, 10, 0, 0))
+    timer.forward(8)
     marks.now += 5
-    clock.wait_begins()  # never ends
+    timer.wait_begins()  # never ends
     marks.now += 7
-    clock.gradients_ready()
-    assert told(clock.report()) == [16, 2, 2, 10 + 12 + 0, 0]
+    timer.gradients_ready()
+    assert told(timer.report()) == [16, 2, 2, 10 + 12 + 0, 0]
 
 
-def test_clock_micro_batches_and_uncounted_steps():
+def test_timer_micro_batches_and_uncounted_steps():
     marks = Unhurried()
-    clock = Clock(marks)
+    timer = BusyTimer(marks)
     for features, counts in (((1.0, 2.0), True), ((), True), ((8.0, 9.0), False)):
-        clock.forward(8, features=features, in_report=counts)
-        clock.forward(2, features=features)
-        clock.gradients_ready()
-    assert clock.features == ()
-    assert told(clock.report())[:3] == [20, 4, 2]
-    assert clock.features == (2.0, 4.0)
-    clock.forward(8)
-    clock.gradients_ready()
-    clock.report()
-    assert clock.features == ()
+        timer.forward(8, features=features, in_report=counts)
+        timer.forward(2, features=features)
+        timer.gradients_ready()
+    assert timer.features == ()
+    assert told(timer.report())[:3] == [20, 4, 2]
+    assert timer.features == (2.0, 4.0)
+    timer.forward(8)
+    timer.gradients_ready()
+    timer.report()
+    assert timer.features == ()
     assert Measurements(samples=3.0, micro_batches=6.0, steps=2.0).merge_micro_batches()[:3] == (3.0, 2.0, 2.0)
 
 
 def test_collectives_in_gradient_wait_are_one_wait(marks):
     """HSDP on CPUs: several collectives wait, one after the other, before the gradients of all replicas are summed."""
-    clock, own = Clock(marks), []
+    timer, own = BusyTimer(marks), []
     for _ in range(4):
-        clock.forward(8)
+        timer.forward(8)
         marks.now += 10
-        gradients = clock.gradients_ready()
-        own.append(clock.report().seconds)
+        gradients = timer.gradients_ready()
+        own.append(timer.report().seconds)
         for seconds in (2, 30):
-            clock.wait_begins()
+            timer.wait_begins()
             marks.now += seconds
-            clock.wait_ends()
+            timer.wait_ends()
         marks.now += 1
-        clock.gradients_summed(gradients)
+        timer.gradients_summed(gradients)
     assert own == [10] * 4
 
 
@@ -256,11 +256,11 @@ class Behind:
 @pytest.mark.parametrize("laps", [1, MAX_LAPS - 1, MAX_LAPS, 2 * MAX_LAPS, 5 * MAX_LAPS])
 def test_lagging_device_is_reported(laps):
     """Steps of few and long kernels are launched long before the device gets to them."""
-    clock, known = Clock(Behind(laps)), []
+    timer, known = BusyTimer(Behind(laps)), []
     for _ in range(12 * MAX_LAPS):
-        clock.forward(8)
-        clock.gradients_summed(clock.gradients_ready())
-        report = clock.report()
+        timer.forward(8)
+        timer.gradients_summed(timer.gradients_ready())
+        report = timer.report()
         if np.isfinite(report.samples):
             known.append(report.samples / report.steps)
     assert len(known) >= 2

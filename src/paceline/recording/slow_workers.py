@@ -1,0 +1,73 @@
+"""Which workers of a recorded job are slow, and in which phase, as a sentence. Axes: T iterations, W workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.recording.merging import merge, phase_table
+
+
+def describe_slow_workers(paths: Iterable[str | Path]) -> str:
+    """Return a sentence about which workers are slow, by how much and in which phase, or that none is.
+
+    A worker is slow if the median of its time without waits exceeds that of the slowest of the faster half by more than
+    5%, and by more than twice the uncertainty of the difference.
+    """
+    paths = list(paths)
+    trace = merge(paths)
+    seconds_TW = np.asarray(trace.seconds)[1:]  # the first iteration of many jobs compiles and allocates
+    seconds_TW = seconds_TW[np.isfinite(seconds_TW).all(axis=1)]
+    workers = list(trace.workers)
+    if len(workers) < 2 or len(seconds_TW) < 10:
+        return f"cannot tell which worker is slow from {len(seconds_TW)} iterations of {len(workers)} workers"
+    median_W = np.median(seconds_TW, axis=0)
+    middle = int(np.argsort(median_W)[(len(workers) - 1) // 2])
+    slow = [
+        int(place)
+        for place in np.argsort(-median_W)
+        if (excess := _relative_excess(seconds_TW[:, place], seconds_TW[:, middle]))[0] > max(0.05, 2 * excess[1])
+    ]
+    if not slow:
+        communication = np.nanmedian(np.asarray(trace.comm_seconds))
+        return (
+            f"no worker is slow: an iteration takes each {1e3 * median_W.min():.3g} to {1e3 * median_W.max():.3g} ms "
+            f"without waits, and {1e3 * communication:.3g} ms of communication"
+        )
+    sentences = [
+        f"worker {workers[place]} is slow: an iteration takes it {1e3 * median_W[place]:.3g} ms without waits, and "
+        f"worker {workers[middle]} {1e3 * median_W[middle]:.3g} ms"
+        f"{_slow_phase_clause(paths, workers[place], workers[middle])}"
+        for place in slow[:3]
+    ]
+    if len(slow) > 3:
+        sentences.append(f"{len(slow) - 3} further workers are slow")
+    return "; ".join(sentences)
+
+
+def _slow_phase_clause(paths: list[str | Path], worker: str, other: str) -> str:
+    """Return the end of a sentence: in which phase a worker is slower than another. Empty without phases."""
+    try:
+        table = phase_table(paths)
+    except ValueError:
+        return ""
+    medians = table[table["iteration"] > table["iteration"].min()].groupby("worker")[list(table.columns[3:])].median()
+    beyond = medians.loc[worker] - medians.loc[other]
+    phases = {
+        "between_seconds": "loading data or in the loop between steps",
+        "forward_seconds": "the forward pass",
+        "backward_seconds": "the backward pass",
+        "optimizer_seconds": "the optimizer's step",
+    }
+    return f", {1e3 * beyond.max():.3g} ms of the difference in {phases.get(str(beyond.idxmax()), beyond.idxmax())}"
+
+
+def _relative_excess(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the median share by which a worker's time exceeds another's, and its standard error."""
+    ratio_T = np.log(worker_T) - np.log(other_T)
+    median = float(np.median(ratio_T))
+    spread = 1.4826 * float(np.median(np.abs(ratio_T - median)))
+    return np.expm1(median), 1.2533 * spread / len(ratio_T) ** 0.5
