@@ -176,11 +176,11 @@ def duration_unit(name: str) -> str | None:
     return "s" if words[-1] in DURATION_WORDS and name.lower() != "time" else None
 
 
-def column_names_in(text: str) -> list[str]:
-    """Return the keys of JSON, or the names in the first line of a table, whatever separates them."""
-    if is_json(text):
-        return list(dict.fromkeys(map(_unquote, re.findall(r'("(?:[^"\\]|\\.){1,60}")\s*:', text))))
-    first = text.lstrip("# ")
+def column_names_in(head: str) -> list[str]:
+    """Return the keys in the head of a JSON file, or the names in a table's first line, whatever separates them."""
+    if is_json(head):
+        return list(dict.fromkeys(map(_unquote, re.findall(r'("(?:[^"\\]|\\.){1,60}")\s*:', head))))
+    first = head.lstrip("# ")
     return parse_header(first, detect_delimiter(first))
 
 

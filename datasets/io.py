@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.parquet import MAX_GROWTH, max_bytes
+from paceline.datasets.parquet import MAX_GROWTH, max_bytes_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,7 +183,7 @@ class GzipReader(io.RawIOBase):
     def __init__(self, path: Path, compressed: BinaryIO) -> None:
         self._path = path
         self._file = gzip.GzipFile(fileobj=compressed)
-        self._limit = max_bytes(path)
+        self._limit = max_bytes_of(path)
         self._grown = 0
 
     def readable(self) -> bool:

@@ -71,7 +71,7 @@ def read(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     return frame, about
 
 
-def max_bytes(path: Path) -> int:
+def max_bytes_of(path: Path) -> int:
     """Return the bytes to which a file may grow while it is read: a larger one is an accident or an attack."""
     return max(FREE_BYTES, MAX_GROWTH * path.stat().st_size)
 
@@ -86,7 +86,7 @@ BATCH_ROWS, BATCH_VALUES = 1 << 16, 1 << 21
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     """Return some columns of a Parquet file; texts are read as dictionaries."""
     with _open_checked(path) as file:
-        return _read_columns(file, columns, max_bytes(path))
+        return _read_columns(file, columns, max_bytes_of(path))
 
 
 def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
@@ -95,7 +95,7 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
     The metadata of pandas is not obeyed: it may ask for anything.
     """
     with _open_checked(path) as file:
-        table = _read_columns(file, file.schema_arrow.names, max_bytes(path))
+        table = _read_columns(file, file.schema_arrow.names, max_bytes_of(path))
         return table.to_pandas(ignore_metadata=True), file.schema_arrow.metadata or {}
 
 
@@ -118,7 +118,7 @@ def _open_checked(path: Path) -> Iterator[ParquetFile]:
 
 def _check_metadata(path: Path, file: ParquetFile) -> None:
     """Refuse a file that says itself that it is too large."""
-    about, limit = file.metadata, max_bytes(path)
+    about, max_bytes = file.metadata, max_bytes_of(path)
     if about.num_columns > MAX_COLUMNS:
         raise ValueError(f"has {about.num_columns} columns; at most {MAX_COLUMNS} are read")
     nested = [field.name for field in file.schema_arrow if not _is_plain(field.type)]
@@ -126,19 +126,19 @@ def _check_metadata(path: Path, file: ParquetFile) -> None:
         raise ValueError(f"columns {nested} must hold plain numbers, texts or times, not lists or other nested types")
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     unpacked = sum(max(group.total_byte_size, 0) for group in groups)
-    if max(about.num_rows * max(about.num_columns, 1) * 8, unpacked) > limit:
-        raise ValueError(_too_large_message(limit))
+    if max(about.num_rows * max(about.num_columns, 1) * 8, unpacked) > max_bytes:
+        raise ValueError(_too_large_message(max_bytes))
 
 
-def _read_columns(file: ParquetFile, columns: Sequence[str], limit: int) -> pa.Table:
+def _read_columns(file: ParquetFile, columns: Sequence[str], max_bytes: int) -> pa.Table:
     import pyarrow as pa
 
     batches, grown = [], 0
     rows = max(BATCH_ROWS, BATCH_VALUES // max(file.metadata.num_columns, 1))
     for batch in file.iter_batches(rows, columns=list(columns), use_threads=False):
         grown += batch.nbytes
-        if grown > limit:
-            raise ValueError(_too_large_message(limit))
+        if grown > max_bytes:
+            raise ValueError(_too_large_message(max_bytes))
         batches.append(batch)
     empty = pa.schema([field for field in file.schema_arrow if field.name in columns])
     schema = batches[0].schema if batches else empty
@@ -159,6 +159,6 @@ def _is_plain(kind: pa.DataType) -> bool:
     return _is_text(kind) or any(is_kind(kind) for is_kind in (*numbers, is_a.is_null, is_a.is_dictionary))
 
 
-def _too_large_message(limit: int) -> str:
+def _too_large_message(max_bytes: int) -> str:
     times = f"over {MAX_GROWTH} times its size"
-    return f"grows to more than {limit} bytes in memory, {times}; if that is meant, split it"
+    return f"grows to more than {max_bytes} bytes in memory, {times}; if that is meant, split it"

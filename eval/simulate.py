@@ -272,9 +272,9 @@ def percent(share: float) -> str:
 
 def _require_reports(trace: Trace, complete_T: Mask) -> None:
     """Refuse a trace that does not tell what balancing would gain."""
-    unknown = "what balancing would gain is not known: "
+    prefix = "what balancing would gain is not known: "
     if not np.isfinite(trace.speed).any():
-        raise ValueError(f"{unknown}no speed was measured")
+        raise ValueError(f"{prefix}the trace holds no measured speed: record samples and seconds of each worker")
     workers = len(trace.workers)
     if workers == 1:
         raise ValueError("there is nothing to balance: the job has one worker")
@@ -288,7 +288,7 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
         missing_W = np.isnan(trace.speed).sum(axis=0)
         w = int(np.argmax(missing_W))
         raise ValueError(
-            f"{unknown}all workers must report a speed in the same iteration, and never do; "
+            f"{prefix}all workers must report a speed in the same iteration, and never do; "
             f"{_worker_label(trace.workers[w])} is missing in {missing_W[w]} of {len(trace)}"
         )
 

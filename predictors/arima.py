@@ -17,7 +17,7 @@ from paceline._arrays import Array
 from paceline._runtime import map_calls
 from paceline.predictors.arima_fit import Coefficients, Order, corrected_aic, fit_css, fit_css_groups, fit_likelihood
 from paceline.predictors.averages import speed_from_log
-from paceline.predictors.fitting import Fitting
+from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import FleetPredictor, require_int, validated_covariate_names
 from paceline.predictors.protocol import MAX_VALUE
 
@@ -253,25 +253,25 @@ class ARIMA(FleetPredictor):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+    def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit each worker, and all of them together, with all speeds in memory.
 
         A warm start keeps the order, the scale of covariates, and the coefficients of workers that are not in these
         traces; a worker that is in them is fitted again.
         """
-        summary = fitting.summarize(traces)
-        traces = list(fitting.drop_held_out(traces))
+        summary = fit_options.summarize(traces)
+        traces = list(fit_options.drop_held_out(traces))
         if not traces:
             raise ValueError("traces must hold at least one worker to fit, got none that is not held out")
-        if not fitting.warm:
+        if not fit_options.warm:
             self.covariate_names_ = summary.select_covariates(self.covariates, shared=True)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
         names, value_TN, covariates_TND = self._build_panel(traces)
         sparse = _warn_if_sparse(value_TN)
         coefficients, constants, ranges = (
-            (self.coefficients_, self.constants_, self.ranges_) if fitting.warm else ({}, {}, {})
+            (self.coefficients_, self.constants_, self.ranges_) if fit_options.warm else ({}, {}, {})
         )
-        if not fitting.warm:
+        if not fit_options.warm:
             # sparse speeds say nothing of autoregression, but a local level's coefficient shows at any distance; all
             # are differenced, because speeds jump and settle at new levels
             orders: list[Order] = [(p, 1, q) for p in range(3) for q in range(3)]

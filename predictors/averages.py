@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, any_true
-from paceline.predictors.fitting import Fitting
+from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED
 
@@ -85,14 +85,14 @@ class EWMA(FleetPredictor):
             _require_smoothing(smoothing)
             self.smoothing_ = smoothing
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+    def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Learn the smoothing from a stream; a warm start adds its errors to those of the earlier traces."""
         if self.smoothing is not None:
             return self
-        parts = [_ewma_errors(trace.speed) for trace in fitting.drop_held_out(traces)]
+        parts = [_ewma_errors(trace.speed) for trace in fit_options.drop_held_out(traces)]
         if not sum(count for _, count in parts):
             raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")
-        earlier = [self.errors_G_] if fitting.warm else []
+        earlier = [self.errors_G_] if fit_options.warm else []
         self.errors_G_ = np.sum([*earlier, *(error_G for error_G, _ in parts)], axis=0)
         self.smoothing_ = float(SMOOTHING_GRID[np.argmin(self.errors_G_)])
         return self

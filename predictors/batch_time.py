@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._curves import Curves
 from paceline.predictors.curve_fit import fit_curve, weights_by_nearness, weights_by_uncertainty
-from paceline.predictors.fitting import Fitting, fit_with
+from paceline.predictors.fitting import FitOptions, fit_with
 from paceline.predictors.fleet import shorten_names
 from paceline.predictors.named import named
 from paceline.predictors.nested import NestedPredictor
@@ -136,9 +136,9 @@ class BatchTime(NestedPredictor):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+    def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""
-        traces = list(fitting.drop_held_out(traces))
+        traces = list(fit_options.drop_held_out(traces))
         self.curves_ |= fit_device_curves(traces, self._device_type, near=self.near)
         # With seconds under the curve in place of samples, samples / seconds is curve(x) / t: the relative speed. It is
         # a speed of its own, so what is known of the traces' covariates is looked up again.
@@ -147,7 +147,7 @@ class BatchTime(NestedPredictor):
             curve_FW = np.stack([self._start_curve(worker) for worker in trace.workers]).T
             curve = dict(zip(CURVE_FIELDS, curve_FW, strict=True))
             relatives.append(replace(trace, samples=_curve_seconds(curve, trace.samples)))
-        fit_with(self._relative, relatives, replace(fitting, summary=None, held_out=None))
+        fit_with(self._relative, relatives, replace(fit_options, summary=None, held_out=None))
         self._cached_layout = self._cached_pairs = None
         self.reset(self.workers)
         return self

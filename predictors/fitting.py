@@ -173,7 +173,7 @@ class FitProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitting:
+class FitOptions:
     """Options of a fit, as :func:`paceline.training.fit` takes them.
 
     ``summary`` is what the traces hold, if that is known already; it saves a pass over them. ``warm`` starts from what
@@ -212,17 +212,17 @@ class Fitting:
                 yield trace if len(names) == len(trace.workers) else trace.select(workers=names)
 
 
-def fit_with(predictor: Any, traces: Iterable[Trace], fitting: Fitting) -> None:
+def fit_with(predictor: Any, traces: Iterable[Trace], fit_options: FitOptions) -> None:
     """Fit a predictor in place, streamed where it can; any other gets a list, without the held-out workers."""
     if can_fit_streamed(predictor):
-        predictor.fit_streamed(traces, fitting)
+        predictor.fit_streamed(traces, fit_options)
     else:
-        if fitting.warm and type(predictor).fit is not FleetPredictor.fit:
+        if fit_options.warm and type(predictor).fit is not FleetPredictor.fit:
             raise ValueError(
                 f"{type(predictor).__name__} implements only fit(), which trains from scratch: implement "
                 "fit_streamed() to continue from an earlier model"
             )
-        predictor.fit(list(fitting.drop_held_out(traces)))
+        predictor.fit(list(fit_options.drop_held_out(traces)))
 
 
 def can_fit_streamed(predictor: object) -> bool:

@@ -204,10 +204,10 @@ class FleetPredictor(Params):
 
     def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Learn from these traces; a predictor that learns only from what it observes does nothing here."""
-        from paceline.predictors.fitting import Fitting, as_traces
+        from paceline.predictors.fitting import FitOptions, as_traces
 
         streamed = getattr(self, "fit_streamed", None)
-        return self if streamed is None else streamed(as_traces(traces), Fitting())
+        return self if streamed is None else streamed(as_traces(traces), FitOptions())
 
     def reset(self, workers: Sequence[str]) -> None:
         """Start, or start again, with this fleet and no memory of any iteration."""

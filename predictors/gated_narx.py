@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, all_finite, any_true
-from paceline.predictors.fitting import Fitting, TraceSummary
+from paceline.predictors.fitting import FitOptions, TraceSummary
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
 from paceline.predictors.network import (
@@ -210,7 +210,7 @@ class GatedNARX(Network):
         self.pretrained = pretrained
         self.training = training
         self._cached_forecast: tuple[Array, Array, Array] | None = None
-        self._cached_standard: tuple[Array, Array, tuple[Array, Array]] | None = None
+        self._cached_standardized: tuple[Array, Array, tuple[Array, Array]] | None = None
         if pretrained:
             self.load_fitted_state(_load_shipped_state())
 
@@ -253,13 +253,13 @@ class GatedNARX(Network):
 
     def _standardize(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
         """Return covariates to serve with, as `_compute_standardized` does; none where no covariate was ever known."""
-        scaled, past_WQ = self._cached_standard, rows["past_covariates"]
+        scaled, past_WQ = self._cached_standardized, rows["past_covariates"]
         # The forecast asked for the same, and learning asks again.
         if scaled is None or scaled[0] is not past_WQ or scaled[1] is not covariates_WD:
             standard = self._compute_standardized(rows, covariates_WD)
             if not any_true(standard[1]):
                 standard = (covariates_WD[:, :0], covariates_WD[:, :0])
-            scaled = self._cached_standard = (past_WQ, covariates_WD, standard)
+            scaled = self._cached_standardized = (past_WQ, covariates_WD, standard)
         return scaled[2]
 
     def _compute_standardized(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
@@ -279,22 +279,22 @@ class GatedNARX(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+    def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
-        return super().fit_streamed(traces, replace(fitting, warm=fitting.warm or self.pretrained))
+        return super().fit_streamed(traces, replace(fit_options, warm=fit_options.warm or self.pretrained))
 
-    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
         from paceline.predictors.torch_fit import fit_gates
 
-        windows = collect_windows(traces, summary, fitting, partial(self._make_examples, fitting))
+        windows = collect_windows(traces, summary, fit_options, partial(self._make_examples, fit_options))
         columns_DF = covariate_columns(len(self.covariate_names_), self.covariate_lags)
         # a fifth of the learning rate when training continues from fitted weights
         rate = (0.2 if self.weights_ else 1.0) * self.training.learning_rate
         training = replace(self.training, learning_rate=rate)
-        self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fitting, self.weights_)
+        self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fit_options, self.weights_)
 
-    def _make_examples(self, fitting: Fitting, trace: Trace) -> Iterator[Columns]:
-        roles = list(fitting.window_roles(trace, self.training.validation))
+    def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
+        roles = list(fit_options.window_roles(trace, self.training.validation))
         for k, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             used_W, validates = roles[k]
             target_W = (log_speed_W - rows["memory"][:, 0]) / running_scale(rows)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask, all_finite
 from paceline.predictors.averages import smooth
-from paceline.predictors.fitting import Fitting
+from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import FleetPredictor, validated_covariate_names
 
 if TYPE_CHECKING:
@@ -200,14 +200,14 @@ class RLS(FleetPredictor):
 
     # -- the prior that fitting learns ---------------------------------------------------------------------------
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+    def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Learn from traces that may be read more than once and never all at once."""
-        summary = fitting.summarize(traces)
-        if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
+        summary = fit_options.summarize(traces)
+        if not fit_options.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
             self.covariate_names_ = summary.select_covariates(self.covariates, shared=True)
             self._set_zero_prior()
         learned = []
-        for trace in fitting.drop_held_out(traces):
+        for trace in fit_options.drop_held_out(traces):
             served = copy.copy(self)
             served.reset(trace.workers)
             covariates_TWD = trace.covariates_named(self.covariate_names_)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import Fitting, TraceSummary
+from paceline.predictors.fitting import FitOptions, TraceSummary
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
 from paceline.predictors.network import (
@@ -94,11 +94,11 @@ class NARX(Network):
         self.hidden = hidden
         self.training = training
 
-    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
         from paceline.predictors.torch_fit import fit_residual
 
-        windows = collect_windows(traces, summary, fitting, partial(self._make_examples, fitting))
-        fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fitting)
+        windows = collect_windows(traces, summary, fit_options, partial(self._make_examples, fit_options))
+        fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fit_options)
         if self.weights_:
             self.weights_ = fitted(self.weights_["linear"], self.weights_)
             return
@@ -176,8 +176,8 @@ class NARX(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _make_examples(self, fitting: Fitting, trace: Trace) -> Iterator[Columns]:
-        roles = list(fitting.window_roles(trace, self.training.validation))
+    def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
+        roles = list(fit_options.window_roles(trace, self.training.validation))
         for k, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             used_W, validates = roles[k]
             target_W = (log_speed_W - rows["log_speed"][:, 0]) / running_scale(rows)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask
-from paceline.predictors.fitting import Fitting, fit_with
+from paceline.predictors.fitting import FitOptions, fit_with
 from paceline.predictors.fleet import FleetPredictor, require_int
 from paceline.predictors.named import named
 from paceline.predictors.protocol import Forecast, Predictor, Report
@@ -81,9 +81,9 @@ class PredictorAdapter(FleetPredictor):
         """The covariates that it reads."""
         return tuple(self.predictor.covariate_names)
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+    def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit the predictor to a stream, if it can be fitted to one."""
-        fit_with(self.predictor, traces, fitting)
+        fit_with(self.predictor, traces, fit_options)
         return self
 
     def reset(self, workers: Sequence[str]) -> None:
@@ -167,10 +167,10 @@ class NestedPredictor(FleetPredictor):
         """Return the names of the covariates that it reads; they may repeat."""
         return [name for inner in self._inner for name in inner.covariate_names]
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+    def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit the inner predictors to traces that may be read more than once and never all at once."""
         for inner in self._inner:
-            fit_with(inner, traces, fitting)
+            fit_with(inner, traces, fit_options)
         self._cached_layout = self._cached_pairs = None
         self.reset(self.workers)
         return self

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._require import require
-from paceline.predictors.fitting import FitProgress, Fitting, TraceSummary
+from paceline.predictors.fitting import FitOptions, FitProgress, TraceSummary
 from paceline.predictors.fleet import FleetPredictor, validated_covariate_names
 from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED
 
@@ -134,7 +134,7 @@ class Windows:
 def collect_windows(
     traces: Iterable[Trace],
     summary: TraceSummary,
-    fitting: Fitting,
+    fit_options: FitOptions,
     parts_of: Callable[[Trace], Iterable[Columns]],
 ) -> Windows:
     """Return the windows of all traces, of very many a random sample: those of two million speeds.
@@ -161,12 +161,12 @@ def collect_windows(
                 records[name] = column
             records["source"] = done - 1
             blocks.append(records if share >= 1.0 else records[rng.random(len(records)) < share])
-        fitting.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
+        fit_options.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
     windows = Windows(np.concatenate(blocks) if blocks else np.empty(0, dtype=[]), names)
     if windows.num_validating in (0, len(windows)):
-        if fitting.held_out is not None and max(summary.lengths) > 10:
+        if fit_options.held_out is not None and max(summary.lengths) > 10:
             raise ValueError(
-                f"{len(fitting.held_out)} of {len(summary.workers)} workers are held out, which leaves no complete "
+                f"{len(fit_options.held_out)} of {len(summary.workers)} workers are held out, which leaves no complete "
                 "window to fit to, or none to validate on: hold out another share, or use longer traces"
             )
         more = ", ..." if total > 10 else ""
@@ -195,20 +195,20 @@ class Network(FleetPredictor):
         self.covariate_mean_ = np.zeros(len(self.covariate_names_))
         self.covariate_scale_ = np.ones(len(self.covariate_names_))
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+    def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
-        summary = fitting.summarize(traces)
-        if not fitting.warm:
+        summary = fit_options.summarize(traces)
+        if not fit_options.warm:
             self.covariate_names_ = summary.select_covariates(self.covariates, self.needs_shared_covariates)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
             self.weights_ = {}
-        self._fit_weights(traces, summary, fitting)
+        self._fit_weights(traces, summary, fit_options)
         self.reset(self.workers)
         return self
 
     @abstractmethod
-    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
         """Collect windows, and fit the weights to them, beginning with those that there are."""
 
     def replay_trace(self, trace: Trace) -> Iterator[tuple[int, Rows, Array, Array]]:

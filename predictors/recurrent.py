@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import Fitting, TraceSummary
+from paceline.predictors.fitting import FitOptions, TraceSummary
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
 from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, Rows, Training, collect_windows
@@ -100,15 +100,15 @@ class RecurrentPredictor(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
         from paceline.predictors.torch_fit import fit_recurrent
 
         # Without weights the serving code only collects inputs; the state is what training computes.
         start, self.weights_ = self.weights_, {}
-        windows = collect_windows(traces, summary, fitting, partial(self._make_sequences, fitting))
-        self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fitting, start)
+        windows = collect_windows(traces, summary, fit_options, partial(self._make_sequences, fit_options))
+        self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fit_options, start)
 
-    def _make_sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Columns]:
+    def _make_sequences(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
         """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
         inputs, targets = [], []
         for _, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
@@ -117,7 +117,7 @@ class RecurrentPredictor(Network):
             targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / running_scale(rows), np.nan))
         reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
-        held_out = fitting.held_out
+        held_out = fit_options.held_out
         for w, worker in enumerate(trace.workers):
             seen_T = reported_TW[:, w]
             cut = _cut_into_sequences(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import FitProgress, Fitting
+from paceline.predictors.fitting import FitOptions, FitProgress
 from paceline.predictors.network import Training, Windows, residual_layer
 
 
@@ -79,7 +79,7 @@ class TrainingLoop:
     columns: Sequence[str]
     windows: Windows
     training: Training
-    fitting: Fitting
+    fit_options: FitOptions
     generator: torch.Generator
     augment: Callable[[Batch], Batch] = lambda batch: batch
     weight: Callable[[Batch], float] = lambda batch: float(len(batch[0]))
@@ -92,7 +92,7 @@ class TrainingLoop:
     def run(self) -> dict[str, Array]:
         """Return the weights with the least loss on the windows that validate; the error names the batch that broke."""
         for weight in self.weights.values():
-            weight.data = weight.data.to(self.fitting.device)
+            weight.data = weight.data.to(self.fit_options.device)
             weight.requires_grad_()
         options = self.training
         optimizer = torch.optim.AdamW(
@@ -102,7 +102,7 @@ class TrainingLoop:
         self.epoch = self.batch = self.done = waited = 0
         self.began, self.reported, self.best_loss = time.perf_counter(), 0.0, float("inf")
         # Before the first loss, which takes a pass over the windows that validate.
-        self.fitting.progress(FitProgress("training", 0, options.epochs * self.windows_per_epoch))
+        self.fit_options.progress(FitProgress("training", 0, options.epochs * self.windows_per_epoch))
         with single_thread():
             # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
             best, self.best_loss = to_arrays(self.weights), self._validation_loss()
@@ -137,19 +137,19 @@ class TrainingLoop:
         return tuple(torch.from_numpy(self.windows.records[name]).index_select(0, row_N) for name in self.columns)
 
     def _mean_loss(self, batch: Batch) -> torch.Tensor:
-        return self.loss(*(part.to(self.fitting.device) for part in batch))
+        return self.loss(*(part.to(self.fit_options.device) for part in batch))
 
     def _backward(self, batch: Batch, source_N: TraceIndices) -> None:
         # All processes draw for the whole batch, and each takes its share: together they do what one would.
         full = self.augment(batch)
-        mine = shard_batch(full, self.fitting.distributed)
+        mine = shard_batch(full, self.fit_options.distributed)
         value = float("nan")
         if len(mine[0]):
-            part = self.weight(mine) / self.weight(full) if self.fitting.distributed else 1.0
+            part = self.weight(mine) / self.weight(full) if self.fit_options.distributed else 1.0
             loss = self._mean_loss(mine) * part if part != 1.0 else self._mean_loss(mine)
             loss.backward()
             value = float(loss.detach())
-        if self.fitting.distributed:
+        if self.fit_options.distributed:
             value = all_reduce_gradients(self.weights, 0.0 if not len(mine[0]) else value)
         if not np.isfinite(value):
             raise ValueError(self._describe_nonfinite(batch, source_N))
@@ -189,7 +189,7 @@ class TrainingLoop:
         else:
             weighted = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
             loss = weighted / sum(weights) if losses else float("inf")
-        return broadcast_value(loss) if self.fitting.distributed else loss
+        return broadcast_value(loss) if self.fit_options.distributed else loss
 
     def _report_progress(self, count: int, loss: float) -> None:
         self.done += count
@@ -199,7 +199,7 @@ class TrainingLoop:
             self.reported = now
             rate = self.done / (now - self.began) if now > self.began else float("nan")
             total = self.training.epochs * self.windows_per_epoch
-            self.fitting.progress(FitProgress("training", self.done, total, rate, loss, self.best_loss))
+            self.fit_options.progress(FitProgress("training", self.done, total, rate, loss, self.best_loss))
 
 
 def to_tensor(values: Array) -> torch.Tensor:
@@ -220,7 +220,7 @@ def fit_residual(
     past: int,
     hidden: int,
     training: Training,
-    fitting: Fitting,
+    fit_options: FitOptions,
     linear: Array,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
@@ -245,7 +245,7 @@ def fit_residual(
         return huber_loss(residual_layer(torch, weights | {"linear": path.to(inputs.device)}, past, inputs), targets)
 
     return {"linear": linear} | TrainingLoop(
-        weights, loss, ("inputs", "targets"), windows, training, fitting, generator
+        weights, loss, ("inputs", "targets"), windows, training, fit_options, generator
     ).run()
 
 
@@ -254,7 +254,7 @@ def fit_gates(
     covariate_columns: Array,
     hidden: int,
     training: Training,
-    fitting: Fitting,
+    fit_options: FitOptions,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
     """Fit the weights of :func:`gated_layer` under Huber loss, hiding covariates.
@@ -277,7 +277,7 @@ def fit_gates(
         return huber_loss(gated_change(weights, inputs, references, units), target, delta=2.0)
 
     columns = ("inputs", "references", "unit", "targets")
-    return TrainingLoop(weights, loss, columns, windows, training, fitting, generator, hides).run()
+    return TrainingLoop(weights, loss, columns, windows, training, fit_options, generator, hides).run()
 
 
 def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
@@ -308,7 +308,7 @@ def fit_recurrent(
     windows: Windows,
     hidden: int,
     training: Training,
-    fitting: Fitting,
+    fit_options: FitOptions,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
     """Fit a recurrent layer of torch and a linear output to sequences, ``[N, S, F]``, under Huber loss.
@@ -344,6 +344,6 @@ def fit_recurrent(
         return float(torch.isfinite(batch[1]).sum())
 
     columns = ("inputs", "targets")
-    fitted = TrainingLoop(weights, loss, columns, windows, training, fitting, generator, weight=known).run()
+    fitted = TrainingLoop(weights, loss, columns, windows, training, fit_options, generator, weight=known).run()
     # ascontiguousarray would give the single number of out_bias an axis.
     return {name: np.array(weight.T, order="C") for name, weight in fitted.items()}

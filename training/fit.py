@@ -19,7 +19,7 @@ from paceline._require import require
 from paceline._runtime import Heartbeat, wait_at_exit
 from paceline.datasets import Trace
 from paceline.predictors import FleetPredictor, Predictor
-from paceline.predictors.fitting import FitProgress, Fitting, TraceSummary, fit_with
+from paceline.predictors.fitting import FitOptions, FitProgress, TraceSummary, fit_with
 from paceline.predictors.protocol import require_predictor
 from paceline.training.model_files import load_model
 from paceline.training.sources import Source, TraceSource
@@ -163,7 +163,7 @@ def fit(
                 f"hold_out={hold_out!r} holds out {len(held_out)} of the {len(summary.workers)} workers "
                 f"{list(summary.workers[:5])}: name those to hold out, or take another share or seed"
             )
-        fitting = Fitting(
+        fit_options = FitOptions(
             summary=summary,
             warm=start is not None,
             held_out=held_out if hold_out else None,
@@ -171,11 +171,14 @@ def fit(
             distributed=distributed,
             progress=report_progress,
         )
-        fit_with(fitted, source, fitting)
+        fit_with(fitted, source, fit_options)
         if device != "cpu" and "training" not in stages:
             warnings.warn("device has no effect: only networks are trained on it", stacklevel=2)
         if unknown := [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(summary.workers)):
-            warnings.warn(f"hold_out names {unknown[:5]}, which are in none of the traces", stacklevel=2)
+            warnings.warn(
+                f"hold_out names workers {unknown[:5]}, which are in none of the traces: check their spelling",
+                stacklevel=2,
+            )
     if (left := list(source.left_out.values())) and is_first:
         more = f"; and {len(left) - 10} more" if len(left) > 10 else ""
         warnings.warn(f"{len(left)} files were left out of the fit: {'; '.join(left[:10])}{more}", stacklevel=2)

@@ -153,17 +153,17 @@ def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     }
 
 
-def exclusive_seconds(collective: Array, computing: Array, began: float, ended: float) -> float:
-    """Return for how long collectives ran in a span and nothing else did: the union of both, less what else ran."""
+def exclusive_seconds(collective: Array, computing: Array, window_start: float, window_end: float) -> float:
+    """Return for how long collectives ran in a window and nothing else did: the union of both, less what else ran."""
     both = np.concatenate([collective, computing])
-    return _covered_seconds(both, began, ended) - _covered_seconds(computing, began, ended)
+    return _covered_seconds(both, window_start, window_end) - _covered_seconds(computing, window_start, window_end)
 
 
-def _covered_seconds(spans_N2: Array, began: float, ended: float) -> float:
+def _covered_seconds(spans_N2: Array, window_start: float, window_end: float) -> float:
     if not len(spans_N2):
         return 0.0
-    spans_N2 = np.clip(spans_N2[np.argsort(spans_N2[:, 0])], began, ended)
-    reached = np.maximum.accumulate(np.concatenate([[began], spans_N2[:-1, 1]]))
+    spans_N2 = np.clip(spans_N2[np.argsort(spans_N2[:, 0])], window_start, window_end)
+    reached = np.maximum.accumulate(np.concatenate([[window_start], spans_N2[:-1, 1]]))
     return float(np.maximum(spans_N2[:, 1] - np.maximum(spans_N2[:, 0], reached), 0.0).sum())
 
 

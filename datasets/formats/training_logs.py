@@ -96,7 +96,10 @@ def _read_records(path: Path, counts: RowCounts) -> list[LogRecord]:
         else:
             records.append(record)
     if not records:
-        raise ValueError(f"{path}: has no line with a speed or a time of this kind")
+        raise ValueError(
+            f"{path}: has no line such as 'Epoch: [0][ 10/100] Time 0.123', which the format pytorch_log reads; "
+            "name another format"
+        )
     return records
 
 

@@ -148,7 +148,7 @@ def test_profiles_of_mixed_fleet(tmp_path):
 @pytest.mark.parametrize(
     ("trace", "sentence"),
     [
-        (Trace(np.ones((50, 2)), np.full((50, 2), np.nan)), "no speed was measured"),
+        (Trace(np.ones((50, 2)), np.full((50, 2), np.nan)), "no measured speed: record samples and seconds"),
         (job([0.1]), "the job has one worker"),
         (Trace(np.where(np.eye(2)[np.arange(60) % 2] > 0, 1, np.nan), np.ones((60, 2))), "missing in 30 of 60"),
         (Trace(np.ones((2, 100_000)), np.ones((2, 100_000))), "at most 20,000 workers, and the job has 100,000"),

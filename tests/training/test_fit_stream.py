@@ -90,7 +90,7 @@ def test_the_same_names_are_held_out_on_every_day():
 
 
 def test_ignored_options_are_warned_about():
-    with pytest.warns(UserWarning, match=r"hold_out names \['nobody'\], which are in none of the traces"):
+    with pytest.warns(UserWarning, match=r"hold_out names workers \['nobody'\], which are in none of the traces"):
         fit(EWMA(smoothing=None), [wavy(0)], hold_out=["a", "nobody"])
 
 

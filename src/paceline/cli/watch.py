@@ -79,9 +79,9 @@ class Watched:
         run = reader.run()
         silent = 0.0 if reader.ended else self._silent(run.of_fleet["time"][-1])
         if isinstance(run, AsyncRun):
-            picture = async_view(run, done=len(reader), silent=silent)
+            picture = async_view(run, rounds_recorded=len(reader), silent=silent)
         else:
-            picture = view(run, done=len(reader), silent=silent)
+            picture = view(run, iterations_recorded=len(reader), silent=silent)
         if reader.ended and isinstance(picture.subtitle, Text):
             picture.subtitle.append(", ended")
         return picture
@@ -165,7 +165,7 @@ SILENT_TIMES, SILENT_SECONDS = 5.0, 3.0
 checkpoint being written, or a slow file system."""
 
 
-def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
+def view(run: Run, *, iterations_recorded: int, silent: float = 0.0) -> Panel:
     """Return the picture of a run's last iterations: of so many done, and so many seconds after the last report."""
     parts: list[RenderableType] = [
         *_alarms(run, silent),  # first what may need somebody to act
@@ -178,7 +178,7 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
         changes(run, "what the balancer did, and why"),
     ]
     alarm = is_long(silent, typical_seconds(run)) or bool(run.silent_iterations.any())
-    return add_frame(parts, run.name, f"{_text.count(done, 'iteration')} recorded", alarm=alarm)
+    return add_frame(parts, run.name, f"{_text.count(iterations_recorded, 'iteration')} recorded", alarm=alarm)
 
 
 def add_frame(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -> Panel:
@@ -339,7 +339,7 @@ def changes(run: Run | AsyncRun, heading: str) -> Table:
     return table
 
 
-def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
+def async_view(run: AsyncRun, *, rounds_recorded: int, silent: float = 0.0) -> Panel:
     """Return the picture of an asynchronous run's last rounds, as :func:`view` does."""
     alarms = _async_alarms(run, silent)
     parts: list[RenderableType] = [
@@ -350,7 +350,7 @@ def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
         Text(),
         changes(run, "what happened, and why"),
     ]
-    return add_frame(parts, run.name, f"{_text.count(done, 'round')} recorded", alarm=bool(alarms))
+    return add_frame(parts, run.name, f"{_text.count(rounds_recorded, 'round')} recorded", alarm=bool(alarms))
 
 
 def _async_alarms(run: AsyncRun, silent: float) -> list[Text]:

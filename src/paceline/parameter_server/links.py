@@ -51,7 +51,7 @@ class MessageHeader:
     """Samples of a push, or samples assigned in an answer."""
     numbers: int = 0
     """How many numbers follow."""
-    wire: int = 0
+    wire_dtype_index: int = 0
     """The place of their type in ``WIRE_DTYPES``."""
     seconds: int = 0
     """Own computing time, in nanoseconds; in an answer the time that the pull waited."""
@@ -161,11 +161,16 @@ class GlooLink:
         )
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        wire = list(WIRE_DTYPES.values()).index(gradient.dtype)
+        wire_dtype_index = list(WIRE_DTYPES.values()).index(gradient.dtype)
         times = round(seconds * NANOS_PER_SECOND), round(comm_seconds * NANOS_PER_SECOND)
         is_row = gradient.data_ptr() == self.send_buffer[HEADER_FLOATS:].data_ptr() and gradient.numel() == self.numbers
         header = MessageHeader(
-            Request.PUSH if is_row else Request.PUSH_SEPARATE, *stamp, samples, gradient.numel(), wire, *times
+            Request.PUSH if is_row else Request.PUSH_SEPARATE,
+            *stamp,
+            samples,
+            gradient.numel(),
+            wire_dtype_index,
+            *times,
         )
         with _server_answers():
             if is_row:
@@ -210,11 +215,13 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
             gradient = buffer[HEADER_FLOATS:]
             if header.kind == Request.PUSH_SEPARATE:
                 # one of the wrong length is refused; one that announces over four times the model is cut off
-                if not 0 <= header.numbers <= 4 * numbers or not 0 <= header.wire < len(WIRE_DTYPES):
+                if not 0 <= header.numbers <= 4 * numbers or not 0 <= header.wire_dtype_index < len(WIRE_DTYPES):
                     raise ValueError(
-                        f"it announced {header.numbers} numbers of type {header.wire}, and the model has {numbers}"
+                        f"it announced {header.numbers} numbers of type {header.wire_dtype_index}, and the model has "
+                        f"{numbers}"
                     )
-                gradient = receive_tensor(header.numbers, list(WIRE_DTYPES.values())[header.wire], rank, group).float()
+                dtype = list(WIRE_DTYPES.values())[header.wire_dtype_index]
+                gradient = receive_tensor(header.numbers, dtype, rank, group).float()
             stamp = Stamp(header.version, header.ticket)
             if header.kind in (Request.PUSH, Request.PUSH_SEPARATE):
                 times = {

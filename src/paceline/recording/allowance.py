@@ -28,7 +28,7 @@ class QuotaTracker:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root, self._locator = root, ControlGroupLocator(root)
         self._quota_cores = self.cores = math.inf
-        self._owns_quota = True
+        self._uses_most_of_quota = True
         self._open_files()
 
     def snapshot(self) -> CPUSnapshot:
@@ -49,7 +49,7 @@ class QuotaTracker:
             self._quota_cores = cores
             self._locator = ControlGroupLocator(self._root)
             self._open_files()
-        self.cores = math.nan if math.isfinite(cores) and not self._check_owns_quota() else cores
+        self.cores = math.nan if math.isfinite(cores) and not self._check_uses_most_of_quota() else cores
 
     def _open_files(self) -> None:
         self._group = group = self._locator.group()
@@ -59,7 +59,7 @@ class QuotaTracker:
         self._usage = KernelFile(group.usage) if group else None
         self._last: tuple[float, float, float] | None = None  # when, and seconds used by the process and its group
 
-    def _check_owns_quota(self) -> bool:
+    def _check_uses_most_of_quota(self) -> bool:
         """Return whether this process uses most of the quota, by CPU times since the last check."""
         now, last = time.monotonic(), self._last
         # the kernel counts a group's CPU time in ticks of some ms
@@ -69,8 +69,8 @@ class QuotaTracker:
                 # False too if the group's time is not counted, as is possible in version 1.
                 # workers that share one quota are limited by it together: count it only for the
                 # process that uses most of it
-                self._owns_quota = process - last[1] >= 0.8 * (group - last[2])
-        return self._owns_quota
+                self._uses_most_of_quota = process - last[1] >= 0.8 * (group - last[2])
+        return self._uses_most_of_quota
 
 
 def sustained_seconds(seconds: float, used: CPUSnapshot, cores: float, threads: int = 1) -> float:

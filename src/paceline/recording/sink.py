@@ -163,7 +163,8 @@ class Logging(Sink):
             # A disagreement that lasts is logged ever more rarely: the first time, the second, the fourth, ...
             if self._disagreements.bit_count() == 1:
                 logger.warning(
-                    "iteration %d: the workers had different plans; the first's is used (so far %s)",
+                    "iteration %d: the workers had different plans; the first worker's is used (so far %s): use the same "
+                    "hardware and library versions on all",
                     record.index,
                     count(self._disagreements, "time"),
                 )

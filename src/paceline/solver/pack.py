@@ -65,7 +65,7 @@ class TokenCost:
     def __post_init__(self) -> None:
         values = (self.token, self.square, self.sample, self.micro_batch)
         if not all(0 <= value < np.inf for value in values) or not any(values[:3]):
-            raise ValueError(f"costs must be finite, not negative, and not all 0, got {self}")
+            raise ValueError(f"costs must be finite and not negative, and token, square or sample above 0, got {self}")
 
     def __call__(self, lengths: ArrayLike) -> Array:
         """Return the cost of samples of these lengths; one without tokens costs nothing."""

@@ -124,7 +124,7 @@ class BatchesOut:
     >>> import numpy as np
     >>> out = BatchesOut(rank=0)
     >>> out.hand_out(RankBatch(np.array([3, 5])))
-    >>> out.of((3,))[0].sizes, out.of((4,))
+    >>> out.find((3,))[0].sizes, out.find((4,))
     (array([3, 5]), (None, False))
     """
 
@@ -152,8 +152,8 @@ class BatchesOut:
         self._used = self._fetched = False
         self._backed.clear()
 
-    def of(self, rows: Sequence[int], model: object = None) -> tuple[RankBatch | None, bool]:
-        """Return a batch of so many rows of this rank, or None, and whether it is a new one; leave out those before it.
+    def find(self, row_counts: Sequence[int], model: object = None) -> tuple[RankBatch | None, bool]:
+        """Return a batch of one of these counts of own rows, or None, and whether it is new; leave out those before it.
 
         A model leaves the batch that its gradients were computed of, once a further one was yielded. A second model
         does so where models take turns, as earlier batches have shown.
@@ -164,9 +164,9 @@ class BatchesOut:
             places[:2] = [1] if self._fetched and id(model) in self._backed else [1, 0]
         if len(out) > 1 and self._backed and id(model) not in self._backed and out[0].total == out[1].total:
             mine = [batch.local(self.rank) for batch in out[:2]]
-            if mine[0] != mine[1] and any(count in rows for count in mine):
-                self._in_turns = mine[1] in rows
-        for wanted in rows:
+            if mine[0] != mine[1] and any(count in row_counts for count in mine):
+                self._in_turns = mine[1] in row_counts
+        for wanted in row_counts:
             for place in places:
                 batch = out[place]
                 if batch.local(self.rank) == wanted:
@@ -198,7 +198,7 @@ class BatchesOut:
         out = self._out
         if not out:
             return None, False
-        return self.of([out[int(self._moves_on(model))].local(self.rank)], model)
+        return self.find([out[int(self._moves_on(model))].local(self.rank)], model)
 
     def _moves_on(self, model: object) -> bool:
         """Return whether a model is taken to go on from the first batch to the second."""

@@ -90,7 +90,7 @@ def gradients_of(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
     return [getattr(one, "_local_tensor", one) for one in gradients]
 
 
-def unfrozen(ddp: DistributedDataParallel) -> str:
+def unsummed_parameters_error(ddp: DistributedDataParallel) -> str:
     """Return an error message if more parameters need gradients than DistributedDataParallel sums."""
     summed = ddp._get_ddp_logging_data().get("num_parameter_tensors", 0)
     ignored: Any = ddp.parameters_to_ignore

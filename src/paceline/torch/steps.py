@@ -135,7 +135,7 @@ class Steps(Weighting):
         self.batches.passes += 1
         batches, model = self.batches, one.owner()
         in_order = self.scales or self.loader.packs
-        one.batch, new = batches.next(model) if in_order else batches.of(one.rows, model)
+        one.batch, new = batches.next(model) if in_order else batches.find(one.rows, model)
         if one.batch is None and self.follows:
             one.batch, new = batches.next(model)
         if (batch := one.batch) is not None:

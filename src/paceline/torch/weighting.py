@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline._arrays import Array
 from paceline.torch.counting import LINE, BatchesOut, LoopError, Pass, Reached, Warnings, scaled, tensors_in, watch
 from paceline.torch.exchange import Exchange, LostRankError
-from paceline.torch.sharded import averages, ddp_of, gradients_of, unfrozen
+from paceline.torch.sharded import averages, ddp_of, gradients_of, unsummed_parameters_error
 
 SOME_SCALED = (
     "one backward pass has losses that balance.scale() has scaled and others that it has not: scale every loss of a "
@@ -216,8 +216,8 @@ class Model:
         """Refuse parameters that were unfrozen after DistributedDataParallel had been built, which it does not sum."""
         if self.ddp is None or (self._handles and not any(one.requires_grad for one in self._frozen)):
             return
-        if sentence := unfrozen(self.ddp):
-            raise ValueError(sentence)
+        if message := unsummed_parameters_error(self.ddp):
+            raise ValueError(message)
 
     def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether gradients were summed since this optimizer's last step, and note that it steps now."""
@@ -276,7 +276,7 @@ class Weighting:
 
     def forward(self, one: Pass) -> None:
         """Find the batch that a model is given in training, if there is one of as many rows."""
-        one.batch, _ = self.batches.of(one.rows, one.owner())
+        one.batch, _ = self.batches.find(one.rows, one.owner())
 
     def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
         """Watch the gradients of a model's outputs."""
@@ -379,7 +379,7 @@ class Weighting:
         shares = {}
         for one in passes:
             batch = None if self.scales else one.batch  # which was found by its place where losses were scaled
-            batch = batch or self.batches.of(one.rows, one.owner())[0]
+            batch = batch or self.batches.find(one.rows, one.owner())[0]
             if batch is None:
                 if not one.rows:
                     raise LoopError(f"how many rows the model was given cannot be read from its inputs: {LINE}")

@@ -18,7 +18,7 @@ from paceline.coordinator.federated.clients import BatchTimeFits, Clients, learn
 from paceline.coordinator.federated.rounds import (
     ForecastSource,
     Reason,
-    RoundBounds,
+    RoundInputs,
     RoundPlan,
     RoundReport,
     choose_sizes,
@@ -232,13 +232,15 @@ class FederatedBalancer:
         # Of all local steps together; next to nothing a sample where the time does not follow the samples.
         times_W, one = np.where(is_flat_W, 1e-12, float(self.local_steps)), speed.curves
         curves = Curves(one.floor * times_W, one.slope * times_W, one.intercept * times_W, one.limit)
-        now = RoundBounds(
+        inputs = RoundInputs(
             curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
-            comm=comm_W + np.nan_to_num(flat_W),
-            spread=np.where(np.isfinite(speed.spread), speed.spread, self._clients.typical_spread()),
-            data=self._clients.column_values("data", rows),
-            memory=np.minimum(self._clients.column_values("memory", rows), self._clients.column_values("fits", rows)),
+            comm_seconds=comm_W + np.nan_to_num(flat_W),
+            log_spread=np.where(np.isfinite(speed.spread), speed.spread, self._clients.typical_spread()),
+            data_limit=self._clients.column_values("data", rows),
+            memory_limit=np.minimum(
+                self._clients.column_values("memory", rows), self._clients.column_values("fits", rows)
+            ),
             is_retry_due=self._clients.column_values("left_out", rows) >= self.try_again,
             fixed_size=batch_fits.sizes(rows, self.batch, self.min_batch),
             fixed_reason=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
@@ -249,7 +251,7 @@ class FederatedBalancer:
             # anybody replied at all: as long as nobody does, the batch is halved.
             batch, deadline = max(self.batch >> self._unanswered_rounds, self.min_batch), None
         size_W, reason_W, upper_W, caution_W = choose_sizes(
-            now,
+            inputs,
             batch=batch,
             min_batch=self.min_batch,
             largest=math.floor(self.largest_multiple * self.batch),

@@ -327,18 +327,19 @@ LOG_NORMAL_CDF: Array = np.log([NormalDist().cdf(score) for score in NORMAL_SCOR
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RoundBounds:
+class RoundInputs:
     """Forecasts and limits of a round's clients, ``[W]``, from which their batches are chosen."""
 
     curves: Curves
     """Seconds of all local steps together over the samples of one."""
-    comm: Array
+    comm_seconds: Array
     """Seconds to communicate."""
-    spread: Array
+    log_spread: Array
     """Log deviation of each one's speed from its forecast."""
-    data: Array
+    data_limit: Array
     """The most samples a batch may have by the client's data; NaN where they are not known."""
-    memory: Array
+    memory_limit: Array
+    """The most samples a batch may have by the client's memory; infinite where it is not known."""
     is_retry_due: Mask
     """Mask of the clients to try again, because they were left out for so long."""
     fixed_size: Array
@@ -348,7 +349,7 @@ class RoundBounds:
 
 
 def choose_sizes(
-    now: RoundBounds, *, batch: int, min_batch: int, largest: int, risk: float, deadline: float | None
+    inputs: RoundInputs, *, batch: int, min_batch: int, largest: int, risk: float, deadline: float | None
 ) -> tuple[Sizes, Sizes, Array, Array]:
     """Return size, reason, upper bound and caution of each client, ``[W]``, within limits as of `FederatedBalancer`.
 
@@ -358,24 +359,24 @@ def choose_sizes(
     """
     bounds = np.stack(
         [
-            np.full(len(now.comm), float(largest)),
-            np.where(np.isnan(now.data), np.inf, np.floor(now.data)),
-            np.floor(np.minimum(now.memory, now.curves.limit)),
+            np.full(len(inputs.comm_seconds), float(largest)),
+            np.where(np.isnan(inputs.data_limit), np.inf, np.floor(inputs.data_limit)),
+            np.floor(np.minimum(inputs.memory_limit, inputs.curves.limit)),
         ]
     )
     limit_reason_W = np.array([Reason.LARGEST, Reason.DATA, Reason.MEMORY])[np.argmin(bounds, axis=0)]
     upper_W = np.maximum(bounds.min(axis=0), 0.0)
     minimum_W = np.minimum(min_batch, upper_W)
-    upper_W = np.fmin(upper_W, now.fixed_size)
-    lower_W = np.fmin(np.fmax(minimum_W, now.fixed_size), upper_W)
+    upper_W = np.fmin(upper_W, inputs.fixed_size)
+    lower_W = np.fmin(np.fmax(minimum_W, inputs.fixed_size), upper_W)
     reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
     if deadline is not None:
-        margin_W = np.exp(np.minimum(now.spread, MAX_SPREAD))
-        left_W = (deadline - now.comm) / margin_W
-        most_W = np.floor((left_W - now.curves.intercept) / now.curves.slope)
-        in_time_W = np.where(now.curves.floor <= left_W, most_W, -1.0)
+        margin_W = np.exp(np.minimum(inputs.log_spread, MAX_SPREAD))
+        left_W = (deadline - inputs.comm_seconds) / margin_W
+        most_W = np.floor((left_W - inputs.curves.intercept) / inputs.curves.slope)
+        in_time_W = np.where(inputs.curves.floor <= left_W, most_W, -1.0)
         misses_W = (in_time_W < minimum_W) & (upper_W >= 1)
-        reason_W = np.where(misses_W, np.where(now.is_retry_due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
+        reason_W = np.where(misses_W, np.where(inputs.is_retry_due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
         shorter_W = ~misses_W & (in_time_W < upper_W)
         upper_W = np.where(misses_W, minimum_W, np.where(shorter_W, in_time_W, upper_W))
         lower_W = np.minimum(lower_W, upper_W)
@@ -383,15 +384,15 @@ def choose_sizes(
     planned_W = (reason_W != Reason.NO_ROOM) & (reason_W != Reason.LEFT_OUT)
     size_W = np.zeros(len(upper_W), dtype=np.int64)
     caution_W = np.ones(len(upper_W))
-    caution_W[planned_W] = choose_caution(1.0 / now.curves.slope[planned_W], now.spread[planned_W], risk)
-    size_W[planned_W] = _split_planned(now, planned_W, lower_W, upper_W, caution_W, batch)
-    reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(now.fixed_size), now.fixed_reason, reason_W)
+    caution_W[planned_W] = choose_caution(1.0 / inputs.curves.slope[planned_W], inputs.log_spread[planned_W], risk)
+    size_W[planned_W] = _split_planned(inputs, planned_W, lower_W, upper_W, caution_W, batch)
+    reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(inputs.fixed_size), inputs.fixed_reason, reason_W)
     balanced_W = reason_W == Reason.BALANCED
     reason_W = np.where(balanced_W & (size_W >= upper_W), limit_reason_W, reason_W)
     smallest_W = balanced_W & (size_W == lower_W) & (size_W < upper_W)
     if smallest_W.any():  # those that end later than the median of those asked, by more than the time of a sample
-        end_W = now.curves.busy_seconds(size_W) + now.comm
-        last_W = smallest_W & (end_W > np.median(end_W[planned_W]) + now.curves.slope)
+        end_W = inputs.curves.busy_seconds(size_W) + inputs.comm_seconds
+        last_W = smallest_W & (end_W > np.median(end_W[planned_W]) + inputs.curves.slope)
         reason_W = np.where(last_W, Reason.MIN_BATCH, reason_W)
     return size_W, reason_W, upper_W, caution_W
 
@@ -430,16 +431,16 @@ def choose_caution(speed_W: Array, spread_W: Array, risk: float) -> Array:
 
 
 def _split_planned(
-    now: RoundBounds, planned_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int
+    inputs: RoundInputs, planned_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int
 ) -> Sizes:
     count = int(planned_W.sum())
     if not count:
         return np.zeros(0, dtype=np.int64)
     floor, slope, intercept = (
-        (getattr(now.curves, part) * caution_W)[planned_W] for part in ("floor", "slope", "intercept")
+        (getattr(inputs.curves, part) * caution_W)[planned_W] for part in ("floor", "slope", "intercept")
     )
     curves = Curves(floor, slope, intercept, np.full(count, np.inf))
     low, high = lower_W[planned_W], upper_W[planned_W]
-    free = np.isnan(now.fixed_size[planned_W])
+    free = np.isnan(inputs.fixed_size[planned_W])
     total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
-    return split(curves, total, lower=low, upper=high, comm=now.comm[planned_W]).sizes
+    return split(curves, total, lower=low, upper=high, comm=inputs.comm_seconds[planned_W]).sizes
