@@ -163,8 +163,8 @@ class Logging(Sink):
             # A disagreement that lasts is logged ever more rarely: the first time, the second, the fourth, ...
             if self._disagreements.bit_count() == 1:
                 logger.warning(
-                    "iteration %d: the workers had different plans, and the first worker's is used: run all on the same "
-                    "hardware and library versions (so far %s)",
+                    "iteration %d: the workers had different plans, and the first worker's is used: run all on the "
+                    "same hardware and library versions (so far %s)",
                     record.index,
                     count(self._disagreements, "time"),
                 )
