@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.torch import BalancedLoader, attach
 
-BLOCK, STEPS = 64, 150
+BLOCK, STEPS = 64, 80
 """Bytes per crop of the text; number of steps."""
 
 

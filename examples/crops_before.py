@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-BLOCK, STEPS = 64, 150
+BLOCK, STEPS = 64, 80
 """Bytes per crop of the text; number of steps."""
 
 

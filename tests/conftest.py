@@ -1,7 +1,7 @@
 """What all tests share: Hypothesis measures no time, as machines are noisy, and draws the same examples every time.
 
-``EXPLORE=1`` draws new ones: what fails then is printed as an example to add to the test. ``PACELINE_EXAMPLES=0.1``
-draws a tenth of them.
+``EXPLORE=1`` draws new ones: what fails then is printed as an example to add to the test. ``PACELINE_EXAMPLES=0.3``
+draws three tenths of them.
 """
 
 import functools
@@ -56,7 +56,7 @@ def _arrange(tests):
 
 
 def _draw_fewer(tests):
-    """Let Hypothesis draw the share of examples that ``PACELINE_EXAMPLES`` names; ``make quick`` draws a tenth."""
+    """Let Hypothesis draw the share of examples that ``PACELINE_EXAMPLES`` names."""
     share = float(os.environ.get("PACELINE_EXAMPLES", 1.0))
     for test in tests if share < 1.0 else []:
         asked = getattr(test, "_hypothesis_internal_use_settings", None) or settings.default

@@ -32,7 +32,7 @@ FIXES = [name for name, case in CORPUS.items() if case.cause is None]
 ALL = [("corpus", name) for name in CORPUS if name not in FIXES] + [("unseen", name) for name in UNSEEN]
 ALL += [("unsure", name) for name in UNSURE] + [("balanced_loops", MIXES)]
 SOAK = []
-for module, names, every in (("corpus", FIXES, 4), ("kinds", [*kinds.CASES], 3), ("balanced_loops", LOOPS, 27)):
+for module, names, every in (("corpus", FIXES, 6), ("kinds", [*kinds.CASES], 7), ("balanced_loops", LOOPS, 49)):
     for number, name in enumerate(names):  # each of so many is audited always, the others in the soak
         (SOAK if number % every else ALL).append((module, name))
 CASES = [pytest.param(*case, id=case[1]) for case in ALL]

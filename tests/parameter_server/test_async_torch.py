@@ -274,7 +274,7 @@ def hanging(rank, scheme):
 
 @pytest.mark.parametrize("scheme", ["saps", pytest.param("asp", marks=pytest.mark.soak)])
 def test_hanging_worker_does_not_block_rank_0(scheme):
-    good, hung = outcomes_of(2, hanging, scheme, within=25)
+    good, hung = outcomes_of(2, hanging, scheme, within=15)
     assert hung.exitcode is None
     assert (good.error, good.exitcode) == ("", 0), good
     finished, said = good.value

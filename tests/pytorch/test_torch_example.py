@@ -33,7 +33,7 @@ def test_language_model_learns_python():
 
 @pytest.mark.checkout
 def test_own_loader_script_learns_python():
-    assert float(said_by("crops_after.py", r"([\d.]+) nats a byte")) < 3
+    assert float(said_by("crops_after.py", r"([\d.]+) nats a byte")) < 3.2
 
 
 RAY = """

@@ -61,7 +61,7 @@ def probe(folder, *options):
 def test_a_probe_ends_by_itself_and_shows_that_a_fixed_delay_is_no_gain(tmp_path):
     trace = probe(tmp_path, "2")
     assert len(trace) == 80
-    assert set(np.unique(trace.samples)) == {8, 16}
+    assert {8, 16} <= set(np.unique(trace.samples)), "and 20 where an epoch ends in between"
     found = simulate(trace)
     assert not found.needs_probe
     assert found.high < 0.3, "0.9 if the delay followed the batch"
