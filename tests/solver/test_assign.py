@@ -227,3 +227,12 @@ def test_wrong_argument_is_named(wrong: dict[str, Any], says: str) -> None:
     arguments: dict[str, Any] = {"costs": [1.0, 2.0], "speeds": [1.0, 1.0], **wrong}
     with pytest.raises(ValueError, match=says):
         assign(arguments.pop("costs"), arguments.pop("speeds"), **arguments)
+
+
+def test_a_cap_that_fast_ranks_fill_costs_little():
+    """The cap lets no rank take more than a tenth above the mean, so slow ranks must take the cheapest samples."""
+    rng = np.random.default_rng(1)
+    tokens = np.minimum(np.exp(rng.normal(5.5, 1.0, 2048)), 4096).round()
+    speeds, costs = rng.choice([1, 1, 1, 0.5, 0.25], 64), tokens + tokens**2 / 8192
+    found = assign(costs, speeds, tokens=tokens, cap=1.1 * tokens.mean() * 32)
+    assert found.seconds.max() < 33_000, "40,266 from the longest sample and the fastest rank on"
