@@ -71,11 +71,8 @@ def test_k_sync_cancels_and_backup_wastes():
 
 
 @pytest.mark.slow
-def test_staleness_forecast_is_calibrated():
+def test_staleness_is_as_forecast():
     done = ran("asp", fleet(1.0, 2.0, 3.0, 7.0), updates=600)
-    seen = done.server.calibration
-    assert seen.forecast == pytest.approx(seen.actual, rel=0.05)
-    assert seen.covered > 0.85
     assert done.server.staleness == pytest.approx(done.server.expected_staleness, abs=1.0)
 
 

@@ -19,9 +19,8 @@ from paceline._arrays import Array, Sizes
 from paceline._text import count
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, gradient_error
-from paceline.coordinator.asynchronous.rules import Gate
 from paceline.coordinator.asynchronous.schemes import Scheme
-from paceline.coordinator.asynchronous.staleness import Calibration, Lookahead, StalenessReport, straggler_bound
+from paceline.coordinator.asynchronous.staleness import Lookahead, StalenessReport, straggler_bound
 from paceline.coordinator.asynchronous.store import GatheredPushes, ParameterStore, Push, substate
 from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers, WorkerStep
 from paceline.predictors import Predictor
@@ -232,8 +231,6 @@ class Server:
         The workers, and the version.
     ledger
         What became of every step.
-    calibration
-        Forecast staleness beside the actual one.
 
     Raises
     ------
@@ -286,7 +283,6 @@ class Server:
         self.min_batch = min_batch
         self.fleet = Workers()
         self.ledger = Ledger()
-        self.calibration = Calibration()
         self._lookahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, min_batch)
         self._gathered = GatheredPushes(scheme.gathering.mean, scheme.by_samples, batch, optimizer.is_linear)
         self._next_ticket = 0
@@ -332,7 +328,7 @@ class Server:
         self._next_ticket += 1
         row = self._lookahead.rows[worker]
         assigned = self.sampler.draw(int(self._lookahead.sizes[row]), self.min_batch)
-        member.step = WorkerStep(stamp, assigned, float(self._lookahead.staleness[row]), self.fleet.pushes)
+        member.step = WorkerStep(stamp, assigned, self.fleet.pushes)
         member.last_version = self.version
         return Pulled(stamp, self.store.view_for_step(stamp.ticket), assigned)
 
@@ -381,11 +377,6 @@ class Server:
         if wrong:
             return self._end_wasted_step(member, Outcome.REFUSED, wrong, seconds=seconds)
         staleness = self.version - stamp.version
-        # The forecast counts pushes of workers that do not wait; it does not hold where workers wait or pushes are
-        # gathered.
-        expected = member.step.expected
-        if math.isfinite(expected) and type(self.scheme.gate) is Gate and not self.scheme.gathering.mean:
-            self.calibration.record(expected, staleness)
         member.record(staleness, now)
         self.fleet.pushes += 1
         self.scheme.gate.on_push(member, self.fleet)

@@ -52,54 +52,6 @@ def straggler_bound(staleness: Array) -> float:
     return median + max(3.0 * spread, 0.5 * median, 1.0)
 
 
-@dataclass
-class Calibration:
-    """Forecast staleness beside the actual one, over all pushes: whether it is right, and how far it may be off.
-
-    Parameters
-    ----------
-    pushes
-        Pushes that had a forecast.
-    forecast, actual
-        Their means, in versions.
-    margin
-        What is added to a forecast to get its upper limit, as a share of one more than the forecast. It moves up after
-        a push beyond the limit and down after others, in the ratio that stands still where the limit holds as often as
-        it is to (Gibbs and Candes, NeurIPS 2021).
-    covered
-        Share of the pushes within the limit as it stood before them.
-
-    Examples
-    --------
-    >>> seen = Calibration()
-    >>> for actual in (3, 4, 5):
-    ...     seen.record(forecast=4.0, actual=actual)
-    >>> seen.forecast, seen.actual, seen.covered
-    (4.0, 4.0, 1.0)
-    """
-
-    pushes: int = 0
-    forecast: float = 0.0
-    actual: float = 0.0
-    margin: float = 0.5
-    covered: float = 0.0
-
-    def record(self, forecast: float, actual: int) -> None:
-        """Record a push whose staleness had been forecast."""
-        within = actual <= self.upper_limit(forecast)
-        self.pushes += 1
-        share = 1 / self.pushes
-        self.forecast += share * (forecast - self.forecast)
-        self.actual += share * (actual - self.actual)
-        self.covered += share * (within - self.covered)
-        # The limit is to hold for nine of ten pushes.
-        self.margin = max(self.margin + 0.05 * (0.9 - within), 0.0)
-
-    def upper_limit(self, forecast: float) -> float:
-        """Return the staleness that nine of ten pushes with this forecast do not exceed."""
-        return forecast + self.margin * (forecast + 1.0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class StalenessReport:
     """Staleness of one worker: measured from versions, and forecast from speeds.

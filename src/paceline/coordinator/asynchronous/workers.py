@@ -26,8 +26,6 @@ class WorkerStep:
 
     stamp: Stamp
     assigned: SampleBatch
-    expected: float = math.nan
-    """Staleness forecast when it was pulled, NaN without a forecast."""
     began: int = 0
     """Pushes of the whole fleet when it was pulled."""
 
