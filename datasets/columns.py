@@ -154,11 +154,11 @@ def _split_words(name: str) -> list[str]:
     return [word for word in re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) if word]
 
 
-def _matches_words(name: str, meant: set[str]) -> bool:
-    """Return whether a name has at least one word of ``meant``, and beside these only filling words."""
+def _matches_words(name: str, expected_words: set[str]) -> bool:
+    """Return whether a name has at least one word of ``expected_words``, and beside these only filling words."""
     words = _split_words(name)
     filling = {"id", "global", "local", "idx", "index", "number", "num", "n", "size", "name", "start", "event", "wall"}
-    return any(word in meant for word in words) and all(word in meant | filling for word in words)
+    return any(word in expected_words for word in words) and all(word in expected_words | filling for word in words)
 
 
 def duration_unit(name: str) -> str | None:

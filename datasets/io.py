@@ -34,12 +34,12 @@ class RowCounts:
     """
 
     def __init__(self) -> None:
-        self._read = self._restarts = 0
+        self._rows_read = self._restarts = 0
         self._rows, self._cells, self._notes = Counter[str](), Counter[str](), Counter[str]()
 
     def add(self, other: RowCounts) -> None:
         """Add the counts of another file."""
-        self._read += other._read
+        self._rows_read += other._rows_read
         self._restarts += other._restarts
         self._rows += other._rows
         self._cells += other._cells
@@ -47,7 +47,7 @@ class RowCounts:
 
     def count_read(self, count: float) -> None:
         """Count rows of the file."""
-        self._read += int(count)
+        self._rows_read += int(count)
 
     def drop_rows(self, reason: str, count: float) -> None:
         """Count dropped rows."""
@@ -57,9 +57,9 @@ class RowCounts:
         """Count dropped single values; their rows stay, with NaN."""
         self._cells[reason] += int(count)
 
-    def count_changed(self, what: str, count: float) -> None:
+    def count_changed(self, change: str, count: float) -> None:
         """Count rows that were sorted or merged."""
-        self._notes[what] += int(count)
+        self._notes[change] += int(count)
 
     def count_restarts(self, count: float) -> None:
         """Count how often the job, or what recorded it, was started again."""
@@ -69,7 +69,7 @@ class RowCounts:
         """Return the entries for a trace's ``meta``, for everything read so far."""
         changed = _format_counts(self._notes)
         return {
-            "rows_read": str(self._read),
+            "rows_read": str(self._rows_read),
             "rows_dropped": str(sum(self._rows.values())),
             "dropped": _format_counts(self._rows + self._cells) or "nothing",
             **({"changed": changed} if changed else {}),
@@ -257,13 +257,13 @@ def iter_csv_frames(
     *,
     names: Sequence[str] = (),
     optional: Sequence[str] = (),
-    missing: Sequence[str] = (),
+    null_words: Sequence[str] = (),
     skip: int = 0,
 ) -> Iterator[pd.DataFrame]:
     """Yield the columns of a CSV file block by block; infinite numbers become NaN and are counted.
 
     ``columns`` are those wanted, each :data:`NUMBER` or :data:`TEXT`; the file may lack the ``optional`` ones.
-    ``names`` are all columns of a file without a header, of which the first ``skip`` lines are left out. ``missing``
+    ``names`` are all columns of a file without a header, of which the first ``skip`` lines are left out. ``null_words``
     are words that mean "no value" beside the empty cell.
     """
     import pyarrow as pa
@@ -279,7 +279,7 @@ def iter_csv_frames(
     convert = arrow_csv.ConvertOptions(
         column_types={name: pa.float64() if kind == NUMBER else pa.string() for name, kind in wanted.items()},
         include_columns=list(wanted),
-        null_values=["", *missing],
+        null_values=["", *null_words],
         strings_can_be_null=True,
     )
     # the parser takes about fifty times as much memory as the block that it parses

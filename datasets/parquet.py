@@ -26,14 +26,14 @@ FREE_BYTES, MAX_GROWTH = 64 << 20, 200
 SCHEMA_VERSION = 1
 
 
-def write(frame: pd.DataFrame, about: Mapping[str, object], path: str | Path) -> Path:
+def write(frame: pd.DataFrame, metadata: Mapping[str, object], path: str | Path) -> Path:
     """Write a trace's frame and its meta: see :meth:`paceline.datasets.Trace.save`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     path = Path(path)
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    described = json.dumps({"schema_version": SCHEMA_VERSION, "units": COLUMN_UNITS, **about})
+    described = json.dumps({"schema_version": SCHEMA_VERSION, "units": COLUMN_UNITS, **metadata})
     table = table.replace_schema_metadata({"paceline": described})
     # columns with few distinct values are dictionary-encoded
     measured = [name for name in table.column_names if name not in ("iteration", "worker", "samples")]

@@ -120,7 +120,9 @@ def read_job(format: Format, files: Sequence[Path], **options: Any) -> Iterator[
     try:
         for trace in format.read(files, **options):
             # what the reader was tried on, and frozen covariates
-            known = {} if format.seen == NATIVE_FORMAT else {"format": format.name, "reader_seen": format.seen}
+            known = (
+                {} if format.tested_on == NATIVE_FORMAT else {"format": format.name, "reader_seen": format.tested_on}
+            )
             meta = {**known, **trace.meta}
             if sentence := stuck_covariates_note(trace):
                 meta["frozen"] = sentence
@@ -143,22 +145,22 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
     if set(REQUIRED_COLUMNS) <= set(parse_header(text, detect_delimiter(text))):
         return FORMATS["csv"]  # the library's own names: no other format has them all
     names = tables.read_column_names(path, text)
-    fitting = [one for one in FORMATS.values() if one.matches(path, text)]
-    if options and fitting and not any(set(options) <= set(_option_names(one)) for one in fitting):
-        fitting = [one for one in fitting if not tables.is_table_with(names, options)]  # they describe a plain table
-    if not fitting and tables.is_table_with(names, options or {}):
+    matching = [one for one in FORMATS.values() if one.matches(path, text)]
+    if options and matching and not any(set(options) <= set(_option_names(one)) for one in matching):
+        matching = [one for one in matching if not tables.is_table_with(names, options)]  # they describe a plain table
+    if not matching and tables.is_table_with(names, options or {}):
         return FORMATS[tables.table_kind(text)]
-    if len(fitting) > 1:
-        raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
-    if not fitting and (advice_text := profilers.suggest_logging(text)):
+    if len(matching) > 1:
+        raise ValueError(f"{path}: could be {[one.name for one in matching]}; name the format")
+    if not matching and (advice_text := profilers.suggest_logging(text)):
         raise ValueError(f"{path}: {advice_text}")
-    if not fitting:
+    if not matching:
         what_to_do = (
             "; name its format, one of those that `paceline data list formats` lists; a plain table has columns "
             "worker, iteration, samples and seconds, or options such as --with worker=rank that name them"
         )
         raise ValueError(f"{path}: matches no known format{option_advice(names) or what_to_do}")
-    return fitting[0]
+    return matching[0]
 
 
 def iter_jobs(
@@ -202,5 +204,7 @@ def iter_jobs(
         yield FORMATS[chosen_name], files
 
 
-def _option_names(chosen: Format) -> list[str]:
-    return [name for name, one in inspect.signature(chosen.read).parameters.items() if one.kind is one.KEYWORD_ONLY]
+def _option_names(file_format: Format) -> list[str]:
+    return [
+        name for name, one in inspect.signature(file_format.read).parameters.items() if one.kind is one.KEYWORD_ONLY
+    ]

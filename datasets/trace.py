@@ -105,7 +105,7 @@ class Trace:
             },
             "covariates": _validate_covariates(covariates, shape, tuple(covariate_names)),
             "covariate_names": _validate_distinct("covariate_names", tuple(map(str, covariate_names))),
-            "workers": _validate_distinct("workers", workers, expected=shape[1]),
+            "workers": _validate_distinct("workers", workers, count=shape[1]),
             "meta": MappingProxyType({str(k): str(v) for k, v in (meta or {}).items()}),
         }
         for name, value in values.items():
@@ -316,9 +316,9 @@ def _validate_covariates(values: ArrayLike | None, shape: tuple[int, ...], names
     return panel
 
 
-def _validate_distinct(name: str, values: tuple[str, ...], expected: int | None = None) -> tuple[str, ...]:
-    if expected is not None and len(values) != expected:
-        raise ValueError(f"{name} must name all {expected} workers, got {len(values)} names")
+def _validate_distinct(name: str, values: tuple[str, ...], count: int | None = None) -> tuple[str, ...]:
+    if count is not None and len(values) != count:
+        raise ValueError(f"{name} must name all {count} workers, got {len(values)} names")
     if len(set(values)) != len(values):
         repeated = sorted({value for value in values if values.count(value) > 1}) if len(values) < 1000 else []
         raise ValueError(f"{name} must not repeat a name, got {repeated or 'repeated names'}")

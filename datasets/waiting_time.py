@@ -40,7 +40,7 @@ class Waiting:
         Iterations in which all workers that reported a time had work recorded too.
     of
         Iterations in which at least two workers reported a time.
-    wall
+    is_wall_time
         True if all have the same time in every iteration: then it holds the waiting, and nothing is known.
     """
 
@@ -49,22 +49,22 @@ class Waiting:
     from_work: float = float("nan")
     iterations: int = 0
     of: int = 0
-    wall: bool = False
+    is_wall_time: bool = False
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """True if the waiting could be divided by cause."""
         return self.iterations > 0
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences that explain the shares, or why waiting cannot be divided by cause."""
-        if self.wall:
+        if self.is_wall_time:
             return ("How much workers wait is unknown: all have the same time in every iteration, waiting included.",)
         if not self.of:
             return ("How much workers wait is unknown: no two workers reported a time in the same iteration.",)
         total = f"Workers wait {_format_percent(self.share)} of the computing time for the slowest one."
-        if not self.known:
+        if not self.is_known:
             return (
                 total,
                 "How much of it comes from uneven samples is unknown: no work was recorded beside the times.",
@@ -134,7 +134,7 @@ def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
 
 def waiting_of(trace: Trace) -> Waiting:
     """Return how much the workers of a recorded job wait, by cause."""
-    return Waiting(wall=True) if holds_wall_times(trace) else waiting(trace.seconds, trace.work)
+    return Waiting(is_wall_time=True) if holds_wall_times(trace) else waiting(trace.seconds, trace.work)
 
 
 def holds_wall_times(trace: Trace) -> bool:

@@ -44,13 +44,13 @@ class EventQueue(Generic[EventT]):
         self.now = 0.0
         """The time of the last event taken, in seconds."""
         self._heap: list[tuple[float, int, EventT]] = []
-        self._planned = 0
+        self._num_scheduled = 0
 
-    def schedule(self, delay: float, what: EventT) -> None:
+    def schedule(self, delay: float, event: EventT) -> None:
         """Schedule an event ``delay`` seconds from now."""
         # The number decides between equal times, so that what happens is never compared, and runs repeat exactly.
-        heapq.heappush(self._heap, (self.now + delay, self._planned, what))
-        self._planned += 1
+        heapq.heappush(self._heap, (self.now + delay, self._num_scheduled, event))
+        self._num_scheduled += 1
 
     def __iter__(self) -> Iterator[EventT]:
         """Yield events until none is left; more may be scheduled meanwhile."""
@@ -267,12 +267,12 @@ class _Worker:
     """A worker in the race: its present step, the time that it began, and how long the worker has waited."""
 
     row: int
-    turn: int = 0
+    step_number: int = 0
     pulled: Pulled | None = None
     gradient: Vector | None = None
-    began: float = 0.0
-    waits_since: float | None = None
-    waited: float = 0.0
+    start_time: float = 0.0
+    wait_start: float | None = None
+    waited_seconds: float = 0.0
 
 
 class _DivergedError(Exception):
@@ -302,7 +302,7 @@ class _RunningRace:
         # A training that diverges overflows sooner or later, and is over then.
         with np.errstate(over="ignore", invalid="ignore"), suppress(_DivergedError):
             for name, turn in self.events:
-                if turn == self.workers[name].turn:  # otherwise that step was given up
+                if turn == self.workers[name].step_number:  # otherwise that step was given up
                     self._push(name)
                 if self.server.sampler.applied >= self.budget or self._has_reached_target():
                     break
@@ -311,7 +311,9 @@ class _RunningRace:
         if self.server.sampler.applied < self.budget and not self._has_reached_target():
             self.curve.append((self.events.now, 0.0))
         end = self.events.now
-        waiting = [w.waited + (end - w.waits_since if w.waits_since is not None else 0) for w in self.workers.values()]
+        waiting = [
+            w.waited_seconds + (end - w.wait_start if w.wait_start is not None else 0) for w in self.workers.values()
+        ]
         seconds, accuracy = np.array(self.curve).T
         return Race(seconds, accuracy, np.array(waiting) / end, self.server)
 
@@ -319,15 +321,15 @@ class _RunningRace:
         worker, now = self.workers[name], self.events.now
         worker.pulled = self.server.pull(name)
         if worker.pulled is None:
-            worker.waits_since = now if worker.waits_since is None else worker.waits_since
+            worker.wait_start = now if worker.wait_start is None else worker.wait_start
             return
-        if worker.waits_since is not None:
-            worker.waited, worker.waits_since = worker.waited + now - worker.waits_since, None
+        if worker.wait_start is not None:
+            worker.waited_seconds, worker.wait_start = worker.waited_seconds + now - worker.wait_start, None
         worker.gradient = self.task.gradient(worker.pulled.parameters, worker.pulled.assigned.rows)
-        worker.began, worker.turn = now, worker.turn + 1
+        worker.start_time, worker.step_number = now, worker.step_number + 1
         start = now + self.times.comm_seconds / 2
         took = self.times.seconds(worker.row, len(worker.pulled.assigned), start)
-        self.events.schedule(took + self.times.comm_seconds, (name, worker.turn))
+        self.events.schedule(took + self.times.comm_seconds, (name, worker.step_number))
 
     def _push(self, name: str) -> None:
         worker, now = self.workers[name], self.events.now
@@ -337,26 +339,26 @@ class _RunningRace:
             name,
             worker.pulled.stamp,
             worker.gradient,
-            seconds=now - worker.began - self.times.comm_seconds,
+            seconds=now - worker.start_time - self.times.comm_seconds,
             comm_seconds=self.times.comm_seconds,
             now=now,
         )
-        worker.turn += 1
+        worker.step_number += 1
         if verdict.outcome is Outcome.REFUSED:
             raise _DivergedError
         if self.server.sampler.applied >= self.budget * len(self.curve) / self.settings.evaluations:
             self.curve.append((self.events.now, self.task.accuracy(self.server.parameters)))
         for other in verdict.given_up:  # it leaves the step, and says how far it was
             gone = self.workers[other]
-            start = gone.began + self.times.comm_seconds / 2
+            start = gone.start_time + self.times.comm_seconds / 2
             if now > start:
                 done = self.times.samples(gone.row, start, now)
                 self.server.report(other, int(done), now - start, self.times.comm_seconds)
-            gone.turn += 1
+            gone.step_number += 1
             self._pull(other)
         self._pull(name)
         for other, waiting in self.workers.items():
-            if waiting.waits_since is not None and other != name:
+            if waiting.wait_start is not None and other != name:
                 self._pull(other)
 
     def _has_reached_target(self) -> bool:

@@ -186,15 +186,15 @@ def _score_predictor(
     return rows, job, squared_error_figures(error_TW, rmse_W)
 
 
-def _summarize(workers: pd.DataFrame, jobs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    groups = workers.groupby(by)
+def _summarize(workers: pd.DataFrame, jobs: pd.DataFrame, group_columns: list[str]) -> pd.DataFrame:
+    groups = workers.groupby(group_columns)
     table = groups[["rmse", "mae"]].agg(_geometric_mean)
-    worst = workers.loc[groups["rmse"].idxmax()].set_index(by)
+    worst = workers.loc[groups["rmse"].idxmax()].set_index(group_columns)
     table["worst"] = worst["rmse"]
-    table["where"] = worst["trace"] + "/" + worst["worker"] if "trace" not in by else worst["worker"]
+    table["where"] = worst["trace"] + "/" + worst["worker"] if "trace" not in group_columns else worst["worker"]
     table["coverage"] = groups["coverage"].mean()
-    table[["overhead", "microseconds"]] = jobs.groupby(by)[["overhead", "microseconds"]].mean()
-    return table.reset_index().sort_values([*by[:-1], "rmse"], ignore_index=True)
+    table[["overhead", "microseconds"]] = jobs.groupby(group_columns)[["overhead", "microseconds"]].mean()
+    return table.reset_index().sort_values([*group_columns[:-1], "rmse"], ignore_index=True)
 
 
 def _geometric_mean(ratios: pd.Series[float]) -> float:

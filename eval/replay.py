@@ -259,16 +259,16 @@ def replay_all(
     return Replays({name: replay(schemes, job, global_batch=global_batch, warmup=warmup) for name, job in jobs.items()})
 
 
-def _replay_global_batch(trace: Trace, recorded: int) -> tuple[int, str]:
+def _replay_global_batch(trace: Trace, recorded_batch: int) -> tuple[int, str]:
     """Return a global batch that can be divided, and what to say if it is not the job's own."""
     workers = len(trace.workers)
-    if recorded >= 10 * workers:  # with fewer, the steps of a split are coarser than 10%
-        return recorded, ""
+    if recorded_batch >= 10 * workers:  # with fewer, the steps of a split are coarser than 10%
+        return recorded_batch, ""
     # Speeds of a replay do not depend on the batch, so another one changes the unit of time and nothing else.
     batch = 100 * workers
     return batch, (
-        f"{trace.name}: replayed with a global batch of {batch}, because the recorded {recorded} cannot be divided "
-        f"finely among {workers} workers; pass another global_batch"
+        f"{trace.name}: replayed with a global batch of {batch}, because the recorded {recorded_batch} cannot be "
+        f"divided finely among {workers} workers; pass another global_batch"
     )
 
 

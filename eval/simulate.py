@@ -62,19 +62,19 @@ class Simulation:
         batch.
     max_saving
         The saving if all of the time follows the batch, where the log does not tell; ``saving`` elsewhere.
-    hindsight
+    hindsight_saving
         The saving if all speeds were known in advance, and time followed the batch as far as the log allows.
-    slowest
+    slowest_worker
         The worker that the others wait for in most iterations; empty where they take turns.
     waiting
         How much workers wait, and for what.
-    paused
+    paused_share
         Share of the time that is spent in pauses, which do not follow the batch.
     job_batch, accumulate
         Global batch of the job itself, for each of this many micro-batches of a step; None if unknown.
     command
         The job's command, where ``paceline record`` recorded it.
-    assumed
+    assumptions
         Assumptions beyond the measurements, one sentence each.
     """
 
@@ -85,14 +85,14 @@ class Simulation:
     low: float
     high: float
     max_saving: float
-    hindsight: float
-    slowest: str
+    hindsight_saving: float
+    slowest_worker: str
     waiting: Waiting = field(default_factory=Waiting)
-    paused: float = 0.0
+    paused_share: float = 0.0
     job_batch: int | None = None
     accumulate: int = 1
     command: str = ""
-    assumed: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     @property
     def pays(self) -> bool:
@@ -107,14 +107,14 @@ class Simulation:
     @property
     def gain(self) -> tuple[str, ...]:
         """Sentences on what balancing would gain."""
-        more = self.assumed
-        if self.paused >= MIN_SAVING / 2:
+        more = self.assumptions
+        if self.paused_share >= MIN_SAVING / 2:
             pauses = "Pauses (checkpoints, evaluations, preemptions)"
-            more = (f"{pauses} take {percent(self.paused)}: no batch changes them.", *more)
+            more = (f"{pauses} take {percent(self.paused_share)}: no batch changes them.", *more)
         if self.needs_probe:
             low, high = round(100 * self.low), round(100 * self.max_saving)
             what = f"Balancing would save {low} to {high}% of the time, depending on "
-            whose = f"{_worker_label(self.slowest)}'s" if self.slowest else "slow workers'"
+            whose = f"{_worker_label(self.slowest_worker)}'s" if self.slowest_worker else "slow workers'"
             what += f"how much of {whose} extra time follows its batch"
             text = f"If all of it does: {percent(self.max_saving)} (90% interval: up to {percent(self.high)}). The log "
             text += "cannot tell, as each worker's batches have one size."
@@ -128,8 +128,12 @@ class Simulation:
                 what += ", as it takes about a millisecond of each iteration itself"
             else:
                 what += ", next to nothing"
-        whose = f"; mostly for {_worker_label(self.slowest)}" if self.slowest and self.hindsight >= MIN_SAVING else ""
-        bound = f"With all speeds known in advance it would save {percent(self.hindsight)}{whose}."
+        whose = (
+            f"; mostly for {_worker_label(self.slowest_worker)}"
+            if self.slowest_worker and self.hindsight_saving >= MIN_SAVING
+            else ""
+        )
+        bound = f"With all speeds known in advance it would save {percent(self.hindsight_saving)}{whose}."
         return (f"{what}.", bound, *more)
 
     @property
@@ -223,7 +227,7 @@ def from_speeds(speeds: ArrayLike, *, global_batch: int | None = None, noise: fl
     _require_reports(trace, np.array([True]))
     found = _simulate_steady(trace, global_batch, None, noise)
     follows = "Assumed: a worker's time follows its batch; balancing saves less where a part of it is fixed."
-    return replace(found, job_batch=global_batch, assumed=(*found.assumed, follows))
+    return replace(found, job_batch=global_batch, assumptions=(*found.assumptions, follows))
 
 
 def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, noise: float = 0.05) -> Simulation:
@@ -293,7 +297,7 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
         )
 
 
-def _add_job_facts(found: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
+def _add_job_facts(result: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
     """Add what only the whole trace knows."""
     accumulate = max(int(trace.meta.get("accumulate", "1")), 1)
     of_step = trace.meta.get("global_batch", "")
@@ -308,16 +312,16 @@ def _add_job_facts(found: Simulation, trace: Trace, global_batch: int | None) ->
         recorded = round(float(np.quantile(samples_T, quantile, method="nearest"))) if samples_T.size else 0
         known = recorded > len(trace.workers) and not trace.meta.get("derived") and recorded % accumulate == 0
         batch = recorded // accumulate if known else None
-    assumed = found.assumed
+    assumptions = result.assumptions
     # times so alike that they may be wall times
     seconds_TW = trace.seconds[np.isfinite(trace.seconds).all(axis=1)]
     apart = float(np.median(np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1))) if len(seconds_TW) >= 3 else np.inf
     if not has_measured_waiting(trace) and apart <= MAX_WALL_SPREAD:
         same = f"Workers' times differ by only {percent(apart)}, as those of whole iterations do, whoever is slow"
-        assumed = (*assumed, f"Assumed: times are each worker's own, without waiting. {same}.")
+        assumptions = (*assumptions, f"Assumed: times are each worker's own, without waiting. {same}.")
     return replace(
-        found,
-        assumed=assumed,
+        result,
+        assumptions=assumptions,
         waiting=waiting_of(trace),
         job_batch=batch,
         accumulate=accumulate,
@@ -326,7 +330,7 @@ def _add_job_facts(found: Simulation, trace: Trace, global_batch: int | None) ->
 
 
 def _simulate_steady(trace: Trace, global_batch: int | None, curves: Curves | None, noise: float) -> Simulation:
-    """Simulate workers that keep their mean speeds, with noise that is assumed: half as much and twice as much too."""
+    """Simulate workers that keep their mean speeds, with an assumed noise, and with half and twice as much."""
     if not 0 <= noise <= 1:
         raise ValueError(f"noise must lie in [0, 1], as a share of the speed, got {noise}")
     speed_W = 1.0 / np.nanmean(1.0 / trace.speed, axis=0)
@@ -342,12 +346,12 @@ def _simulate_steady(trace: Trace, global_batch: int | None, curves: Curves | No
         )
         for spread in (noise, noise / 2, 2 * noise)
     )
-    assumed = (
+    assumptions = (
         f"Assumed: each worker keeps its speed of {len(trace)} measurement{'s' * (len(trace) > 1)}, and varies by "
         f"{percent(noise)} from one iteration to the next (the interval: by half to twice as much)."
     )
     low, high = min(one.low, half.low, twice.low), max(one.high, half.high, twice.high)
-    return replace(one, low=low, high=high, assumed=(assumed,))
+    return replace(one, low=low, high=high, assumptions=(assumptions,))
 
 
 def _simulate_recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Simulation:
@@ -355,7 +359,7 @@ def _simulate_recorded(job: Trace, global_batch: int | None, curves: Curves | No
     paused_TW = find_pauses(job.seconds)
     busy_TW = job.seconds - paused_TW
     share = fit_fixed_share(job.samples, busy_TW)
-    if curves is not None or not share.known:
+    if curves is not None or not share.is_known:
         job = replace(job, seconds=busy_TW)
         found = _subtract_overhead(_replay_job(job, global_batch, curves, paused_TW=paused_TW), busy_TW + paused_TW)
         return found if curves is not None else _widen_to_all_shares(found)
@@ -378,19 +382,19 @@ def _simulate_recorded(job: Trace, global_batch: int | None, curves: Curves | No
     return _subtract_overhead(replace(found, low=low, high=high), job.seconds)
 
 
-def _subtract_overhead(found: Simulation, seconds_TW: Array) -> Simulation:
+def _subtract_overhead(result: Simulation, seconds_TW: Array) -> Simulation:
     """Return what is saved once the time that balancing takes in every iteration is subtracted."""
     # seconds that balancing adds to an iteration: least, usual and most (benchmarks/simulate.md)
     least, usual, most = (seconds / float(seconds_TW.max(axis=1).mean()) for seconds in (0.0004, 0.001, 0.002))
-    saving, most_saved = found.saving - usual, found.max_saving - usual
-    return replace(found, saving=saving, max_saving=most_saved, low=found.low - most, high=found.high - least)
+    saving, most_saved = result.saving - usual, result.max_saving - usual
+    return replace(result, saving=saving, max_saving=most_saved, low=result.low - most, high=result.high - least)
 
 
-def _widen_to_all_shares(found: Simulation) -> Simulation:
+def _widen_to_all_shares(result: Simulation) -> Simulation:
     """Return the range of savings over all fixed shares: nothing is saved if all of the time is fixed."""
-    if found.high < MIN_SAVING or found.saving < MIN_SAVING / 2:
-        return found
-    return replace(found, saving=float("nan"), low=min(found.low, 0.0))
+    if result.high < MIN_SAVING or result.saving < MIN_SAVING / 2:
+        return result
+    return replace(result, saving=float("nan"), low=min(result.low, 0.0))
 
 
 def _replay_job(
@@ -438,9 +442,9 @@ def _replay_job(
         max_saving=saving,
         low=computing * low,
         high=computing * high,
-        hindsight=computing * max(float(1.0 - best_T.sum() / equal_T.sum()), 0.0),
-        paused=1.0 - computing,
-        slowest=job.workers[int(times_W.argmax())] if times_W.max() > len(equal_T) / 2 else "",
+        hindsight_saving=computing * max(float(1.0 - best_T.sum() / equal_T.sum()), 0.0),
+        paused_share=1.0 - computing,
+        slowest_worker=job.workers[int(times_W.argmax())] if times_W.max() > len(equal_T) / 2 else "",
     )
 
 
@@ -498,7 +502,7 @@ class FixedShare:
     samples: Array
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether the log tells it for every worker: the sizes of all batches changed often enough."""
         return bool((self.high - self.low < 1.0).all())
 

@@ -263,15 +263,15 @@ class ARIMA(FleetPredictor):
         traces = list(fit_options.drop_held_out(traces))
         if not traces:
             raise ValueError("traces must hold at least one worker to fit, got none that is not held out")
-        if not fit_options.warm:
-            self.covariate_names_ = summary.select_covariates(self.covariates, shared=True)
+        if not fit_options.warm_start:
+            self.covariate_names_ = summary.select_covariates(self.covariates, shared_only=True)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
         names, value_TN, covariates_TND = self._build_panel(traces)
         sparse = _warn_if_sparse(value_TN)
         coefficients, constants, ranges = (
-            (self.coefficients_, self.constants_, self.ranges_) if fit_options.warm else ({}, {}, {})
+            (self.coefficients_, self.constants_, self.ranges_) if fit_options.warm_start else ({}, {}, {})
         )
-        if not fit_options.warm:
+        if not fit_options.warm_start:
             # sparse speeds say nothing of autoregression, but a local level's coefficient shows at any distance; all
             # are differenced, because speeds jump and settle at new levels
             orders: list[Order] = [(p, 1, q) for p in range(3) for q in range(3)]
@@ -300,23 +300,27 @@ class ARIMA(FleetPredictor):
         self.reset(self.workers)
         return self
 
-    def _fit_workers(self, owned: Mapping[str, list[int]], value_TN: Array, covariates_TND: Array) -> None:
+    def _fit_workers(self, columns_by_worker: Mapping[str, list[int]], value_TN: Array, covariates_TND: Array) -> None:
         """Fit each worker to its own series; its constant is stored separately."""
         count = covariates_TND.shape[2]
         if not self.order_[1]:
             covariates_TND = np.concatenate([covariates_TND, np.ones((*value_TN.shape, 1))], axis=2)
         if self.method == "likelihood":
-            longest = [max(columns, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for columns in owned.values()]
+            longest = [
+                max(columns, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for columns in columns_by_worker.values()
+            ]
             series = [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in longest]
             fits = map_calls(fit_likelihood, series)
         else:
-            places = [n for columns in owned.values() for n in columns]
-            group_N = np.repeat(np.arange(len(owned)), [len(columns) for columns in owned.values()])
+            places = [n for columns in columns_by_worker.values() for n in columns]
+            group_N = np.repeat(
+                np.arange(len(columns_by_worker)), [len(columns) for columns in columns_by_worker.values()]
+            )
             fits, _ = fit_css_groups(value_TN[:, places], covariates_TND[:, places], self.order_, group_N)
-        for name, fit in zip(owned, fits, strict=True):
+        for name, fit in zip(columns_by_worker, fits, strict=True):
             self.coefficients_[name] = Coefficients(fit.covariates[:count], fit.ar, fit.ma)
             self.constants_[name] = float(fit.covariates[count:].sum())
-            self.ranges_[name] = _covariate_range(covariates_TND[:, owned[name], :count])
+            self.ranges_[name] = _covariate_range(covariates_TND[:, columns_by_worker[name], :count])
 
     def _build_panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
         """Return the workers, values and standardized covariates of all traces side by side; short ones end in gaps."""

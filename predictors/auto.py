@@ -111,7 +111,7 @@ class Auto(Calibrated):
             error_W = np.where(warming_W, np.nan, error_W)
         self._faster_W = None
         # Nobody is far off now, or was before: nobody has jumped.
-        if not (self._calm and self._all_near and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
+        if not (self._all_reports_usual and self._all_near and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
             jumped_W = self._find_jumped(error_W)
             if any_true(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
                 self._mixture._forget(jumped_W)

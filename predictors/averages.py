@@ -92,7 +92,7 @@ class EWMA(FleetPredictor):
         parts = [_ewma_errors(trace.speed) for trace in fit_options.drop_held_out(traces)]
         if not sum(count for _, count in parts):
             raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")
-        earlier = [self.errors_G_] if fit_options.warm else []
+        earlier = [self.errors_G_] if fit_options.warm_start else []
         self.errors_G_ = np.sum([*earlier, *(error_G for error_G, _ in parts)], axis=0)
         self.smoothing_ = float(SMOOTHING_GRID[np.argmin(self.errors_G_)])
         return self

@@ -94,7 +94,7 @@ class Calibrated(NestedPredictor):
             "recent": np.full((count, RECENT_ERRORS), np.nan),
         }
 
-    def _start_horizon(self, ahead: HorizonState) -> None:
+    def _start_horizon(self, horizon_state: HorizonState) -> None:
         """Start without any errors: those of the next iteration are too small for this horizon."""
 
     def _horizon_record_width(self) -> int:
@@ -114,19 +114,19 @@ class Calibrated(NestedPredictor):
             NORMAL_SCORES_L[HIGH_INDEX] - NORMAL_SCORES_L[LOW_INDEX]
         )
         spread_W = np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0)))
-        if not self._calm:
+        if not self._all_reports_usual:
             spread_W = np.where(np.isnan(spread_W), np.inf, spread_W)
         return Forecast(speed_W, spread_W, curves, QUANTILE_LEVELS, quantiles_WL)
 
-    def _error_quantiles(self, horizon: int, ahead: HorizonState | None) -> Array:
+    def _error_quantiles(self, horizon: int, horizon_state: HorizonState | None) -> Array:
         """Return quantiles of the error; of workers without errors at this horizon, those of the next one, wider."""
         next_WL = self.state["quantiles"]
         if horizon == 1:
             return next_WL
         wider_WL = math.pow(horizon, HORIZON_WIDENING_POWER) * next_WL
-        if ahead is None:
+        if horizon_state is None:
             return wider_WL
-        ahead_WL = ahead.state["quantiles"]
+        ahead_WL = horizon_state.state["quantiles"]
         return np.asarray(np.where(np.isnan(ahead_WL), wider_WL, ahead_WL))
 
     def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
@@ -148,28 +148,32 @@ class Calibrated(NestedPredictor):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        for ahead in self._active_horizons() if self._horizon_states else ():
-            expected_W = self._inner[0].forecast_log_speed(covariates_WD, ahead.horizon)
-            record_WP = np.concatenate([expected_W[:, None], self._error_quantiles(ahead.horizon, ahead)], axis=1)
-            self._learn_horizon(ahead, np.log(speed_W), ahead.swap_forecast(record_WP))
+        for horizon_state in self._active_horizons() if self._horizon_states else ():
+            expected_W = self._inner[0].forecast_log_speed(covariates_WD, horizon_state.horizon)
+            record_WP = np.concatenate(
+                [expected_W[:, None], self._error_quantiles(horizon_state.horizon, horizon_state)], axis=1
+            )
+            self._learn_horizon(horizon_state, np.log(speed_W), horizon_state.swap_forecast(record_WP))
         self._inner[0].update_from_report(report, speed_W, covariates_WD)
 
-    def _learn_horizon(self, ahead: HorizonState, log_speed_W: Array, passed_WP: Array) -> None:
+    def _learn_horizon(self, horizon_state: HorizonState, log_speed_W: Array, passed_WP: Array) -> None:
         """Move quantiles by whether those stated ``horizon`` iterations ago held: overlapping errors move together."""
-        rows, error_W = ahead.state, log_speed_W - passed_WP[:, 0]
+        rows, error_W = horizon_state.state, log_speed_W - passed_WP[:, 0]
         first_W = (rows["compared"] == 0) & np.isfinite(error_W)
         if any_true(first_W):
             rows["scale"] = np.where(
-                first_W, math.pow(ahead.horizon, HORIZON_WIDENING_POWER) * self.state["scale"], rows["scale"]
+                first_W, math.pow(horizon_state.horizon, HORIZON_WIDENING_POWER) * self.state["scale"], rows["scale"]
             )
             rows["multiples"] = np.where(first_W[:, None], self.state["multiples"], rows["multiples"])
             rows["compared"] = np.where(first_W, HORIZON_START_ERRORS, rows["compared"])
-        _track_quantiles(rows, error_W, passed_WP[:, 1:], settled=False)
+        _track_quantiles(rows, error_W, passed_WP[:, 1:], is_settled=False)
 
     def _track_error(self, error_W: Array) -> None:
         # Without new workers or missing reports there is a shorter way.
         # intervals of early errors differ
-        settled = self._calm and np.minimum.reduce(self.state["compared"]) >= EARLY_FADING / SCALE_SMOOTHING
+        settled = (
+            self._all_reports_usual and np.minimum.reduce(self.state["compared"]) >= EARLY_FADING / SCALE_SMOOTHING
+        )
         super()._track_error(error_W)
         _track_quantiles(self.state, error_W, self.state["quantiles"], bool(settled))
 
@@ -180,18 +184,18 @@ def _forecasts_only_speed(predictor: FleetPredictor) -> bool:
     return type(predictor).make_forecast is FleetPredictor.make_forecast
 
 
-def _track_quantiles(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bool) -> None:
+def _track_quantiles(rows: dict[str, Array], error_W: Array, stated_WL: Array, is_settled: bool) -> None:
     """Move every quantile by whether the stated one held; a worker that did not report keeps its quantiles."""
     size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-    settled = not _restart_intervals(rows, error_W, size_W) and settled
+    is_settled = not _restart_intervals(rows, error_W, size_W) and is_settled
     rate: Array | float = SCALE_SMOOTHING
-    if not settled:
+    if not is_settled:
         rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
     scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
     # a quantile moves by 0.15 running scales per iteration
     moved_WL = rows["multiples"] + 0.15 * (QUANTILE_LEVELS_L - (error_W[:, None] <= stated_WL))
     seen_W: Mask | float = 1.0
-    if not settled:
+    if not is_settled:
         seen_W = np.isfinite(error_W)
         scale_W = np.where(seen_W, np.where(np.isnan(scale_W), size_W, scale_W), rows["scale"])
         moved_WL = np.where(seen_W[:, None] & np.isfinite(stated_WL), moved_WL, rows["multiples"])

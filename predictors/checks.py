@@ -35,16 +35,16 @@ class FittedFactory:
     """Makes copies of a predictor that is fitted to :func:`example_trace`, and of it as it was before."""
 
     def __init__(self, predictor: Predictor) -> None:
-        self._before = copy.deepcopy(predictor)
-        self._after = copy.deepcopy(predictor).fit([example_trace()])
+        self._unfitted = copy.deepcopy(predictor)
+        self._fitted = copy.deepcopy(predictor).fit([example_trace()])
 
     def __call__(self) -> Predictor:
         """Return a fitted copy."""
-        return copy.deepcopy(self._after)
+        return copy.deepcopy(self._fitted)
 
     def unfitted(self) -> Predictor:
         """Return a copy that was never fitted, as a new process makes it before it loads a state."""
-        return copy.deepcopy(self._before)
+        return copy.deepcopy(self._unfitted)
 
 
 def fitted(predictor: Predictor) -> Factory:
@@ -419,8 +419,8 @@ def _require(holds: bool, sentence: str) -> None:
         raise ContractBrokenError(sentence)
 
 
-def _require_same(one: Forecast, other: Forecast, sentence: str) -> None:
-    _require(np.array_equal(one.speed, other.speed) and np.array_equal(one.spread, other.spread), sentence)
+def _require_same(forecast: Forecast, other: Forecast, sentence: str) -> None:
+    _require(np.array_equal(forecast.speed, other.speed) and np.array_equal(forecast.spread, other.spread), sentence)
 
 
 def _require_usable(forecast: Forecast) -> None:

@@ -152,12 +152,12 @@ def _weighted_line(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[fl
 
 
 def _floor_is_proven(
-    plain: CurveParameters, bent: CurveParameters, size_N: Array, seconds_N: Array, weight_N: Array
+    line_fit: CurveParameters, floor_fit: CurveParameters, size_N: Array, seconds_N: Array, weight_N: Array
 ) -> bool:
     count = float(weight_N.sum() ** 2 / np.square(weight_N).sum())  # effective number of measurements (Kish)
     if count <= 3:
         return False
-    deviation_2N = np.stack([_log_deviation(curve_seconds(fit, size_N), seconds_N) for fit in (plain, bent)])
+    deviation_2N = np.stack([_log_deviation(curve_seconds(fit, size_N), seconds_N) for fit in (line_fit, floor_fit)])
     # An outlier, far from both curves, proves nothing. What only one of them misses counts in full: with the same cap
     # for all, a line that is off by a factor of 2 at the small sizes would be no worse than one that is off by 20%.
     explained_N = deviation_2N.min(axis=0) <= MAX_OUTLIER_THRESHOLD

@@ -25,7 +25,7 @@ SOLVE_EVERY, SOLVE_ALWAYS_UNTIL = 8, 64
 
 
 class DrivenAverages(FleetPredictor):
-    """Several EWMAs at once, each one column of the forecast; ``corrected`` also knows what covariates do to the speed.
+    """Several EWMAs at once, each one column of the forecast; ``corrected_column`` also knows the covariates' effect.
 
     The weight of the newest speed is at least ``fading / (fading + earlier reports)``, so that no average is held back
     by a worker's first speeds: at 2 its weights first grow linearly with time.
@@ -37,15 +37,15 @@ class DrivenAverages(FleetPredictor):
     """
 
     def __init__(
-        self, smoothings: Sequence[float], fading: float, corrected: int, covariates: Sequence[str] = ()
+        self, smoothings: Sequence[float], fading: float, corrected_column: int, covariates: Sequence[str] = ()
     ) -> None:
         super().__init__()
         self.smoothings = tuple(smoothings)
         self.fading = fading
         self.columns = len(self.smoothings)
         self._weights = np.array(self.smoothings)
-        self._settled = fading / min(self.smoothings)
-        self.corrected = corrected
+        self._reports_to_settle = fading / min(self.smoothings)
+        self.corrected_column = corrected_column
         self.covariates = validated_covariate_names(covariates)
         self._cached_moves: _CovariateMoves | None = None
         self._last_covariates: Array | None = None
@@ -84,7 +84,7 @@ class DrivenAverages(FleetPredictor):
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         log_WS = np.log(self.state["level"])
         if (places := self._reported_places()).stop:
-            log_WS[:, self.corrected] += self._covariate_moves(covariates_WD, places).step_W
+            log_WS[:, self.corrected_column] += self._covariate_moves(covariates_WD, places).step_W
         return log_WS
 
     def _reported_places(self) -> slice:
@@ -128,7 +128,7 @@ class DrivenAverages(FleetPredictor):
         if (places := self._reported_places()).stop:
             self._learn(np.log(speed_W), self._covariate_moves(covariates_WD, places), places)
         seen_W, weight = self.state["seen"], self._weights
-        if np.minimum.reduce(seen_W) < self._settled:
+        if np.minimum.reduce(seen_W) < self._reports_to_settle:
             weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
         self.state["level"] = smooth(self.state["level"], speed_W[:, None], weight)
         self.state["seen"] = seen_W + np.isfinite(speed_W)
@@ -136,13 +136,13 @@ class DrivenAverages(FleetPredictor):
     def _learn(self, log_speed_W: Array, moves: _CovariateMoves, places: slice) -> None:
         """Add this iteration's examples, and move the covariates' averages as that of the speed will move."""
         rows, seen_W, usual_W = self.state, self.state["seen"], self.state["error"]
-        off_W = log_speed_W - np.log(rows["level"][:, self.corrected])
+        off_W = log_speed_W - np.log(rows["level"][:, self.corrected_column])
         size_W, scale_W = np.abs(off_W - moves.step_W), np.maximum(usual_W, MIN_ERROR)
         # Huber's weight, in units of each worker's errors
         weight_W = 1.0 / (np.maximum(size_W / HUBER_BOUND, scale_W) * scale_W)
         error_W = usual_W + 0.05 * (np.minimum(size_W, 5.0 * usual_W) - usual_W)
-        rate: Array | float = self._weights[self.corrected]
-        if settled := np.minimum.reduce(seen_W) >= self._settled:
+        rate: Array | float = self._weights[self.corrected_column]
+        if settled := np.minimum.reduce(seen_W) >= self._reports_to_settle:
             level_WK = moves.now_WK - (1.0 - rate) * moves.off_WK
         else:
             rate = np.maximum(rate, self.fading / (self.fading + seen_W))

@@ -67,15 +67,15 @@ class Moments:
 class TraceSummary:
     """Summary of some traces: iterations of each, the number of speeds, and the names of workers, as they appear.
 
-    ``covariates`` holds every covariate of any trace with its spread over the workers that are fitted; ``shared`` those
-    that all traces have.
+    ``covariates`` holds every covariate of any trace with its spread over the workers that are fitted;
+    ``shared_covariates`` those that all traces have.
     """
 
     lengths: tuple[int, ...]
     speeds: int
     workers: tuple[str, ...]
     covariates: dict[str, Moments]
-    shared: tuple[str, ...]
+    shared_covariates: tuple[str, ...]
 
     @classmethod
     def of(cls, traces: Iterable[Trace], held_out: Callable[[str], bool] = lambda worker: False) -> Self:
@@ -97,18 +97,18 @@ class TraceSummary:
             raise ValueError("traces must hold at least one trace to fit, got none")
         return cls(tuple(lengths), speeds, tuple(workers), covariates, tuple(shared or ()))
 
-    def select_covariates(self, wanted: tuple[str, ...] | None, shared: bool) -> tuple[str, ...]:
-        """Return the wanted covariates, or all that the traces share, or that any of them has, if ``wanted`` is None.
+    def select_covariates(self, requested: tuple[str, ...] | None, shared_only: bool) -> tuple[str, ...]:
+        """Return the requested covariates; if None, all that the traces share, or that any of them has.
 
         Raise for those without any value, warn of those that never change.
         """
-        where = "not in every trace" if shared else "in none of the traces"
-        names = self.shared if shared else tuple(self.covariates)
-        if missing := [name for name in wanted or () if name not in names]:
+        where = "not in every trace" if shared_only else "in none of the traces"
+        names = self.shared_covariates if shared_only else tuple(self.covariates)
+        if missing := [name for name in requested or () if name not in names]:
             raise ValueError(f"covariates {missing} are {where} to fit; those that are: {list(names)}")
-        names = names if wanted is None else wanted
+        names = names if requested is None else requested
         unknown = [name for name in names if not self.covariates[name].count]
-        if unknown and wanted is not None:
+        if unknown and requested is not None:
             raise ValueError(f"covariates {unknown} have no value in the traces to fit, only NaN: leave them out")
         if unknown:
             warnings.warn(f"covariates {unknown} are left out: they are NaN throughout the traces to fit", stacklevel=3)
@@ -176,13 +176,13 @@ class FitProgress:
 class FitOptions:
     """Options of a fit, as :func:`paceline.training.fit` takes them.
 
-    ``summary`` is what the traces hold, if that is known already; it saves a pass over them. ``warm`` starts from what
-    the predictor has learned before. ``held_out`` names the workers that are never fitted and only decide when to stop;
-    ``None`` holds out the end of every trace instead.
+    ``summary`` is what the traces hold, if that is known already; it saves a pass over them. ``warm_start`` starts from
+    what the predictor has learned before. ``held_out`` names the workers that are never fitted and only decide when to
+    stop; ``None`` holds out the end of every trace instead.
     """
 
     summary: TraceSummary | None = None
-    warm: bool = False
+    warm_start: bool = False
     held_out: frozenset[str] | None = None
     device: str = "cpu"
     distributed: bool = False
@@ -217,7 +217,7 @@ def fit_with(predictor: Any, traces: Iterable[Trace], fit_options: FitOptions) -
     if can_fit_streamed(predictor):
         predictor.fit_streamed(traces, fit_options)
     else:
-        if fit_options.warm and type(predictor).fit is not FleetPredictor.fit:
+        if fit_options.warm_start and type(predictor).fit is not FleetPredictor.fit:
             raise ValueError(
                 f"{type(predictor).__name__} implements only fit(), which trains from scratch: implement "
                 "fit_streamed() to continue from an earlier model"

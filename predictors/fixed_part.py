@@ -53,8 +53,8 @@ class FixedPart:
     Each change of a worker's size is a test of hypotheses about its fixed part: by how much should the time have
     changed since the last report? Workers that have not changed yet are taken to be like those that have. Reports are
     brought to one reference size, the mean batch of the first report, by the expected share before the inner predictor
-    gets them (``latest`` is the last of these), so that a change of size does not look like a change of speed. The
-    forecast's ``speed`` is that at the reference size; times of other sizes come from its ``batch_time``.
+    gets them (``latest_report`` is the last of these), so that a change of size does not look like a change of speed.
+    The forecast's ``speed`` is that at the reference size; times of other sizes come from its ``batch_time``.
 
     A worker needs 0.2 s besides 0.01 s per sample. When its batch halves and its time does not, that shows:
 
@@ -68,7 +68,7 @@ class FixedPart:
     (array([0.2]), array([1.]))
     """
 
-    latest: Report
+    latest_report: Report
     _rows: dict[str, Array]
     _weights_WH: Array
     _reference: float | None
@@ -149,7 +149,7 @@ class FixedPart:
         except BaseException:
             self._rows, self._weights_WH = before, weights  # a refused report must change nothing
             raise
-        self._reference, self.latest = reference, at_reference
+        self._reference, self.latest_report = reference, at_reference
 
     def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
         forecast = self.predictor.predict(covariates=covariates, horizon=horizon)

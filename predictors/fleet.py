@@ -148,7 +148,7 @@ class FleetPredictor(Params):
         self.state: dict[str, Array] = {}
         self.shared_state: dict[str, Array] = {}
         self._cached_covariates: tuple[bytes, Array] = (b"", np.empty((0, 0)))
-        self._calm = False
+        self._all_reports_usual = False
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__") and "_cached_covariates" not in self.__dict__:
@@ -218,7 +218,7 @@ class FleetPredictor(Params):
         self.workers = names
         self.state = self._fresh_rows(len(names))
         self.shared_state = self.initial_shared_state()
-        self._calm = False
+        self._all_reports_usual = False
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
@@ -228,7 +228,7 @@ class FleetPredictor(Params):
             newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self.state.items()}
         self.state = _to_fortran_order(newcomer)
         self.workers = (*self.workers, worker)
-        self._calm = False
+        self._all_reports_usual = False
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
@@ -254,7 +254,9 @@ class FleetPredictor(Params):
             )
         covariates_WD = self._covariate_rows(report.covariates)
         learn = (
-            self._learn_report if self._never_warns and self._calm and report.complete else self._learn_report_quietly
+            self._learn_report
+            if self._never_warns and self._all_reports_usual and report.complete
+            else self._learn_report_quietly
         )
         learn(report, covariates_WD)
 
@@ -265,8 +267,8 @@ class FleetPredictor(Params):
             speed_W = np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, speed_W)
         error_W = np.log(speed_W / self.forecast_speed_at(np.asarray(report.samples, dtype=np.float64), covariates_WD))
         # One question to all workers at once: usual reports pass no further guard.
-        if not (self._calm and np.maximum.reduce(error_W) <= MAX_UNCONFIRMED_RISE):  # NaN is not
-            self._calm = False
+        if not (self._all_reports_usual and np.maximum.reduce(error_W) <= MAX_UNCONFIRMED_RISE):  # NaN is not
+            self._all_reports_usual = False
             doubted_W = self._find_doubted(error_W, speed_W)
             if any_true(doubted_W):
                 report = hide_workers(report, doubted_W)
@@ -286,7 +288,7 @@ class FleetPredictor(Params):
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
         self._require_fleet()
         covariates_WD = self._covariate_rows(covariates)
-        if self._never_warns and self._calm:
+        if self._never_warns and self._all_reports_usual:
             return self.make_forecast(covariates_WD, horizon)
         with np.errstate(all="ignore"):
             return self.make_forecast(covariates_WD, horizon)
@@ -315,15 +317,15 @@ class FleetPredictor(Params):
             name: self._load_array(state, f"fleet/{name}", values) for name, values in self.shared_state.items()
         }
 
-    def _load_array(self, state: Mapping[str, NDArray[Any]], name: str, fresh: Array) -> Array:
+    def _load_array(self, state: Mapping[str, NDArray[Any]], name: str, default: Array) -> Array:
         """Return a copy of one saved array, or the fresh one if there is none: a model file holds no fleet."""
-        saved = np.asarray(state.get(name, fresh))
-        if saved.shape != fresh.shape:
+        saved = np.asarray(state.get(name, default))
+        if saved.shape != default.shape:
             raise ValueError(
-                f"state {name!r} must have the shape {fresh.shape}, got {saved.shape}: it was saved by "
+                f"state {name!r} must have the shape {default.shape}, got {saved.shape}: it was saved by "
                 f"{type(self).__name__} with another configuration"
             )
-        return saved.astype(fresh.dtype, order="F", copy=True)
+        return saved.astype(default.dtype, order="F", copy=True)
 
     # -- what predictors that learn from traces override ---------------------------------------------------------
 
@@ -341,10 +343,10 @@ class FleetPredictor(Params):
         before_W, newest_W = self.state["squared_error"], np.square(error_W)
         # The newest error weighs 5%: the spread remembers about the last 20 iterations.
         smoothed_W = before_W + 0.05 * (newest_W - before_W)
-        if not self._calm:
+        if not self._all_reports_usual:
             known_W = np.where(np.isfinite(before_W), smoothed_W, newest_W)
             smoothed_W = np.where(np.isfinite(newest_W), known_W, before_W)
-            self._calm = all_true(np.isfinite(smoothed_W)) and not any_true(self.state["doubted"])
+            self._all_reports_usual = all_true(np.isfinite(smoothed_W)) and not any_true(self.state["doubted"])
         self.state["squared_error"] = smoothed_W
 
     def _forget(self, forgotten_W: Mask) -> None:
@@ -354,7 +356,7 @@ class FleetPredictor(Params):
             # A new array, not a change in place: caches recognize the state that they belong to by its arrays.
             self.state[name] = rows.copy(order="F")
             self.state[name][forgotten_W] = fresh[name]
-        self._calm = False
+        self._all_reports_usual = False
 
     def _find_doubted(self, error_W: Array, speed_W: Array) -> Mask:
         """Return whose speeds are not accepted yet: those far above the forecast for the first time.
@@ -371,7 +373,7 @@ class FleetPredictor(Params):
     def _spread(self, speed_W: Array, horizon: int) -> Array:
         """Return the relative deviation of these speeds; infinite where a speed is NaN or was never compared."""
         spread_W = np.sqrt(self.state["squared_error"] * horizon)
-        if self._calm:  # all have been compared, so all are forecast
+        if self._all_reports_usual:  # all have been compared, so all are forecast
             return np.asarray(spread_W)
         return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 

@@ -138,10 +138,10 @@ def _push_log_speeds(memory_WM: Array, seen_W: Array | None, log_speed_W: Array)
     return moved_WM
 
 
-def _update_scale(rows: Rows, bounded_W: Array, settled: np.bool_, change_W: Array) -> Array:
+def _update_scale(rows: Rows, bounded_W: Array, is_settled: np.bool_, change_W: Array) -> Array:
     """Return the running mean of the bounded sizes of changes; NaN before the second log speed."""
     scale_W, seen_W = rows["scale"], rows["seen"]
-    if settled:
+    if is_settled:
         return scale_W + SCALE_SMOOTHING * (bounded_W - scale_W)
     rate_W = np.maximum(SCALE_SMOOTHING, 1.0 / np.maximum(seen_W, 1.0))
     later_W = scale_W + rate_W * (bounded_W - scale_W)
@@ -281,7 +281,7 @@ class GatedNARX(Network):
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
-        return super().fit_streamed(traces, replace(fit_options, warm=fit_options.warm or self.pretrained))
+        return super().fit_streamed(traces, replace(fit_options, warm_start=fit_options.warm_start or self.pretrained))
 
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
         from paceline.predictors.torch_fit import fit_gates

@@ -51,15 +51,15 @@ def initial_inputs(count: int, covariates: int) -> Rows:
     }
 
 
-def make_inputs(rows: Rows, covariates_WD: Array, scale_W: Array, more: int = 0) -> Array:
+def make_inputs(rows: Rows, covariates_WD: Array, scale_W: Array, extra_columns: int = 0) -> Array:
     """Return how far references are from the last speed, then covariates from their mean and last value, in scales.
 
-    ``more`` columns between the two are left for the caller to fill.
+    ``extra_columns`` columns between the two are left for the caller to fill.
     """
     covariates, last_W1 = covariates_WD.shape[1], rows["log_speed"][:, :1]
-    begin = NUM_SPEED_INPUTS + more
+    begin = NUM_SPEED_INPUTS + extra_columns
     inputs_WF = np.empty((len(last_W1), begin + 2 * covariates), order="F")
-    if more:
+    if extra_columns:
         inputs_WF[:, NUM_SPEED_INPUTS:begin] = 0.0
     np.subtract(rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
     np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : NUM_SPEED_INPUTS])
@@ -203,8 +203,9 @@ class RLS(FleetPredictor):
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Learn from traces that may be read more than once and never all at once."""
         summary = fit_options.summarize(traces)
-        if not fit_options.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
-            self.covariate_names_ = summary.select_covariates(self.covariates, shared=True)
+        # With a warm start workers start from the earlier prior, and move it as far as they move.
+        if not fit_options.warm_start:
+            self.covariate_names_ = summary.select_covariates(self.covariates, shared_only=True)
             self._set_zero_prior()
         learned = []
         for trace in fit_options.drop_held_out(traces):

@@ -129,9 +129,9 @@ class Mixture(NestedPredictor):
         )
         return np.exp(answer.mean_W)
 
-    def _get_forecast(self, covariates_WD: Array, horizon: int, ahead: HorizonState | None) -> _CachedForecast:
+    def _get_forecast(self, covariates_WD: Array, horizon: int, horizon_state: HorizonState | None) -> _CachedForecast:
         """Return the answer for these covariates and this horizon, cached until the next report."""
-        rows = self.state if ahead is None else ahead.state
+        rows = self.state if horizon_state is None else horizon_state.state
         answer, regret_WE = self._cached_forecasts.get(horizon), rows["regret"]
         if answer is None or answer.regret_WE is not regret_WE or answer.covariates is not covariates_WD:
             expected_WE = self._expert_forecasts(
@@ -160,7 +160,7 @@ class Mixture(NestedPredictor):
         for ahead in self._active_horizons() if self._horizon_states else ():
             answer = self._get_forecast(covariates_WD, ahead.horizon, ahead)
             passed_WP = ahead.swap_forecast(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
-            _learn_weights(ahead.state, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], ahead=True)
+            _learn_weights(ahead.state, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], is_further_horizon=True)
         if 1 in answers:
             _learn_weights(self.state, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
         answers.clear()
@@ -201,13 +201,13 @@ def _weighted_mean(weights_WE: Array, expected_WE: Array) -> Array:
 
 
 def _learn_weights(
-    rows: dict[str, Array], log_speed_W: Array, expected_WE: Array, mean_W: Array, ahead: bool = False
+    rows: dict[str, Array], log_speed_W: Array, expected_WE: Array, mean_W: Array, is_further_horizon: bool = False
 ) -> None:
     """Update the experts' weights: each gains or loses by its part in the error of the mixture."""
     error_W = log_speed_W - mean_W
     # a constant worker has no error to divide by
     size_W = np.maximum(np.abs(error_W), 1e-6)
-    if ahead:
+    if is_further_horizon:
         # The running root mean square: far ahead, most of the error is that of few changes, which would count for
         # little beside their mean size. One error counts as at most 10 scales.
         square_W, largest_W = np.square(rows["scale"]), np.minimum(size_W, 10.0 * rows["scale"])

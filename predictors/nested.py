@@ -225,9 +225,9 @@ class NestedPredictor(FleetPredictor):
                 del self._horizon_states[ahead.horizon]
         return list(self._horizon_states.values())
 
-    def _start_horizon(self, ahead: HorizonState) -> None:
+    def _start_horizon(self, horizon_state: HorizonState) -> None:
         """Start the state for a horizon from the state for the next iteration."""
-        ahead.state.update({n: self.state[n].copy(order="F") for n in ahead.state if n in self.state})
+        horizon_state.state.update({n: self.state[n].copy(order="F") for n in horizon_state.state if n in self.state})
 
     def _initial_horizon_state(self, count: int) -> dict[str, Array]:
         return self.initial_state(count)

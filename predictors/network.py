@@ -76,16 +76,16 @@ Columns = Mapping[str, NDArray[Any]]
 what else the loss takes."""
 
 
-def residual_layer(xp: Any, weights: Mapping[str, Any], past: int, inputs: Any) -> Any:
+def residual_layer(xp: Any, weights: Mapping[str, Any], num_past: int, inputs: Any) -> Any:
     """Return a linear forecast plus a network's correction of it, ``[N]``, with the functions of numpy or of torch.
 
     The linear path sees the first inputs, as many as it has weights. The network sees its forecast and the first
-    ``past`` inputs, each as it is and by its arcsinh, which keeps small changes apart where one is large, and what
+    ``num_past`` inputs, each as it is and by its arcsinh, which keeps small changes apart where one is large, and what
     the linear path does not see.
     """
     linear = weights["linear"]
     expected = inputs[:, : len(linear)] @ linear
-    inputs_and_forecast = xp.concatenate([inputs[:, :past], expected[:, None]], axis=1)
+    inputs_and_forecast = xp.concatenate([inputs[:, :num_past], expected[:, None]], axis=1)
     seen = xp.concatenate([inputs_and_forecast, xp.arcsinh(inputs_and_forecast), inputs[:, len(linear) :]], axis=1)
     hidden = xp.tanh(seen @ weights["w1"] + weights["b1"])
     return expected + seen @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
@@ -199,7 +199,7 @@ class Network(FleetPredictor):
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         summary = fit_options.summarize(traces)
-        if not fit_options.warm:
+        if not fit_options.warm_start:
             self.covariate_names_ = summary.select_covariates(self.covariates, self.needs_shared_covariates)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
             self.weights_ = {}

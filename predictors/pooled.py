@@ -79,9 +79,9 @@ class Pooled(NestedPredictor):
         """Return the numbers kept of each forecast: the last log speed, the scale and the inputs."""
         return len(self.shared_state["weights"]) + 2
 
-    def _start_horizon(self, ahead: HorizonState) -> None:
+    def _start_horizon(self, horizon_state: HorizonState) -> None:
         """Start with the weights of the next iteration, but without its evidence."""
-        ahead.shared_state.update(weights=self.shared_state["weights"], prior=self.shared_state["weights"])
+        horizon_state.shared_state.update(weights=self.shared_state["weights"], prior=self.shared_state["weights"])
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Pooled(NestedPredictor):
         log_W, scale_W = inner.forecast_log_speed(mine_WD, 1), running_scale(self.state)
         # Inputs of covariates that nobody reports would all be 0.
         known_WD = covariates_WD[:, :0] if all_true(np.isnan(covariates_WD)) else covariates_WD
-        inputs_WF = make_inputs(self.state, known_WD, scale_W, more=1)
+        inputs_WF = make_inputs(self.state, known_WD, scale_W, extra_columns=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
         inputs_WF[:, NUM_SPEED_INPUTS] = (
             ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
@@ -135,15 +135,15 @@ class Pooled(NestedPredictor):
         inner.update_from_report(report, speed_W, mine_WD)
         advance_inputs(self.state, log_speed_W, answer.known_WD, answer.scale_W)
 
-    def _learn_horizon(self, ahead: HorizonState, record_WP: Array, log_speed_W: Array) -> None:
+    def _learn_horizon(self, horizon_state: HorizonState, record_WP: Array, log_speed_W: Array) -> None:
         """Learn from the forecast made ``horizon`` iterations ago, with the present weights."""
-        passed_WP = ahead.swap_forecast(record_WP)
+        passed_WP = horizon_state.swap_forecast(record_WP)
         inputs_WF = passed_WP[:, 2:]
         target_W = (log_speed_W - passed_WP[:, 0]) / passed_WP[:, 1] - inputs_WF[:, NUM_SPEED_INPUTS]
         if not all_finite(inputs_WF):  # nothing was expected yet, or a covariate was not known
             inputs_WF[np.isnan(inputs_WF)] = 0.0
-        step_W = inputs_WF @ ahead.shared_state["weights"][: inputs_WF.shape[1]]
-        self._learn_weights(ahead.shared_state, target_W, step_W, inputs_WF)
+        step_W = inputs_WF @ horizon_state.shared_state["weights"][: inputs_WF.shape[1]]
+        self._learn_weights(horizon_state.shared_state, target_W, step_W, inputs_WF)
 
     def _learn_weights(self, fleet: dict[str, Array], target_W: Array, step_W: Array, inputs_WF: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""

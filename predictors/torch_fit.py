@@ -99,8 +99,8 @@ class TrainingLoop:
             self.weights.values(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
-        self.epoch = self.batch = self.done = waited = 0
-        self.began, self.reported, self.best_loss = time.perf_counter(), 0.0, float("inf")
+        self.epoch = self.batch = self.windows_done = waited = 0
+        self.start_time, self.last_report_time, self.best_loss = time.perf_counter(), 0.0, float("inf")
         # Before the first loss, which takes a pass over the windows that validate.
         self.fit_options.progress(FitProgress("training", 0, options.epochs * self.windows_per_epoch))
         with single_thread():
@@ -114,7 +114,7 @@ class TrainingLoop:
                     optimizer.step()
                 schedule.step()
                 self.epoch, waited = self.epoch + 1, waited + 1
-                self.done = self.epoch * self.windows_per_epoch
+                self.windows_done = self.epoch * self.windows_per_epoch
                 if (now := self._validation_loss()) < self.best_loss:
                     best, self.best_loss, waited = to_arrays(self.weights), now, 0
         return best
@@ -192,14 +192,14 @@ class TrainingLoop:
         return broadcast_value(loss) if self.fit_options.distributed else loss
 
     def _report_progress(self, count: int, loss: float) -> None:
-        self.done += count
+        self.windows_done += count
         now = time.perf_counter()
         # every 0.2 s: a terminal shows no more, and a batch takes less than a millisecond
-        if now - self.reported >= 0.2:
-            self.reported = now
-            rate = self.done / (now - self.began) if now > self.began else float("nan")
+        if now - self.last_report_time >= 0.2:
+            self.last_report_time = now
+            rate = self.windows_done / (now - self.start_time) if now > self.start_time else float("nan")
             total = self.training.epochs * self.windows_per_epoch
-            self.fit_options.progress(FitProgress("training", self.done, total, rate, loss, self.best_loss))
+            self.fit_options.progress(FitProgress("training", self.windows_done, total, rate, loss, self.best_loss))
 
 
 def to_tensor(values: Array) -> torch.Tensor:
@@ -217,7 +217,7 @@ huber_loss = torch.nn.functional.huber_loss
 
 def fit_residual(
     windows: Windows,
-    past: int,
+    num_past: int,
     hidden: int,
     training: Training,
     fit_options: FitOptions,
@@ -230,7 +230,7 @@ def fit_residual(
     is.
     """
     generator = torch.Generator().manual_seed(training.seed)
-    width = 2 * (past + 1) + windows.width("inputs") - len(linear)
+    width = 2 * (num_past + 1) + windows.width("inputs") - len(linear)
     weights = {
         "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
         "b1": torch.zeros(hidden),
@@ -242,7 +242,9 @@ def fit_residual(
     path = to_tensor(linear)
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return huber_loss(residual_layer(torch, weights | {"linear": path.to(inputs.device)}, past, inputs), targets)
+        return huber_loss(
+            residual_layer(torch, weights | {"linear": path.to(inputs.device)}, num_past, inputs), targets
+        )
 
     return {"linear": linear} | TrainingLoop(
         weights, loss, ("inputs", "targets"), windows, training, fit_options, generator

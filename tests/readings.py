@@ -39,4 +39,4 @@ def formats():
     from paceline.cli.main import app
 
     listed = CliRunner().invoke(app, ["data", "list", "formats", "--json"], catch_exceptions=False).stdout
-    return {row["name"]: row["seen"] for row in json.loads(listed)}
+    return {row["name"]: row["tested_on"] for row in json.loads(listed)}

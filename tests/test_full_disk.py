@@ -34,7 +34,7 @@ def test_recorder_loses_only_what_does_not_fit(tmp_path, room, caplog):
         record(recorder, 3)
         room(None)
         record(recorder, 5)
-    assert recorder.lost == 3
+    assert recorder.lost_iterations == 3
     trace = merge([path])
     assert len(trace) == 10
     assert trace.meta["iterations_lost"] == "worker 0: 3"
@@ -59,7 +59,7 @@ def test_metrics_lose_only_what_does_not_fit(tmp_path, room, caplog):
     sink.close()
     run = read_run(path)
     assert run.of_fleet["index"].tolist() == [0, 1, 2, 3, 9, 10, 11]
-    assert (run.skipped, run.lost, sink.lost) == (0, 5, 5)
+    assert (run.skipped_lines, run.lost_records, sink.lost_records) == (0, 5, 5)
     assert "is lost" in caplog.text
 
 
@@ -76,7 +76,7 @@ def test_no_iteration_without_its_header(tmp_path, room):
         sink(record)
     sink.close()
     run = read_run(path)
-    assert (len(run), run.skipped, run.lost) == (5, 0, 1)
+    assert (len(run), run.skipped_lines, run.lost_records) == (5, 0, 1)
     assert np.isfinite(run.sizes[2:]).all()
 
 
@@ -85,7 +85,7 @@ def test_a_device_that_is_always_full_ends_nothing(caplog):
     for record in iterations(3):
         sink(replace(record))
     sink.close()
-    assert sink.lost == 3
+    assert sink.lost_records == 3
     assert "No space left on device" in caplog.text
 
 
@@ -108,8 +108,8 @@ with Recorder("0.jsonl", "0") as recorder:
     os.unlink("filler")
     filler.close()
     record(5)
-assert 0 < recorder.lost < 300, recorder.lost
-assert len(merge(["0.jsonl"])) == 310 - recorder.lost
+assert 0 < recorder.lost_iterations < 300, recorder.lost_iterations
+assert len(merge(["0.jsonl"])) == 310 - recorder.lost_iterations
 print("all was kept")
 """
 

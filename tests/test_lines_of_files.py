@@ -57,7 +57,7 @@ def test_file_holds_exactly_the_reported_lines(tmp_path_factory, steps, before):
     lines.close()
     start = before + b"\n" if written and before == b"torn" else before
     assert path.read_bytes() == start + "".join(f"{text}\n" for text in written).encode()
-    assert lines.lost == lost
+    assert lines.lost_lines == lost
 
 
 def test_lost_lines_are_reported(tmp_path, caplog):
@@ -79,7 +79,7 @@ def test_lost_lines_are_reported(tmp_path, caplog):
     assert [record.getMessage() for record in caplog.records] == [f"{name} lacks 3 lines that could not be written"]
     caplog.clear()
     assert not lines.append("late")
-    assert (lines.lost, lines.path.read_text("utf-8")) == (4, "12345\n" * 4)
+    assert (lines.lost_lines, lines.path.read_text("utf-8")) == (4, "12345\n" * 4)
     assert "is lost: the file is closed" in caplog.text
 
 

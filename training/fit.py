@@ -165,7 +165,7 @@ def fit(
             )
         fit_options = FitOptions(
             summary=summary,
-            warm=start is not None,
+            warm_start=start is not None,
             held_out=held_out if hold_out else None,
             device=device,
             distributed=distributed,
@@ -245,5 +245,5 @@ def _report_reading(source: Source, report_progress: Callable[[FitProgress], Non
         report_progress(FitProgress("read", done, max(len(source), done), came / _seconds_since(began)))
 
 
-def _seconds_since(began: float) -> float:
-    return max(time.perf_counter() - began, 1e-9)
+def _seconds_since(start_time: float) -> float:
+    return max(time.perf_counter() - start_time, 1e-9)

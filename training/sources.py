@@ -63,7 +63,7 @@ class Source:
         self.options = dict(options or {})
         self.names: list[str] = []
         self.left_out: dict[str, str] = {}
-        self._usable: dict[int, int] = {}
+        self._num_usable: dict[int, int] = {}
         self._first_pass_done = False
         self._loads = self._make_loads(traces)
 
@@ -78,10 +78,10 @@ class Source:
     # -- passes --------------------------------------------------------------------------------------------------
 
     def _first_pass(self) -> Iterator[Trace]:
-        self.names, self._usable = [], {}
+        self.names, self._num_usable = [], {}
         derived: list[str] = []
         for place, (file, load) in enumerate(self._loads):
-            self._usable[place] = 0
+            self._num_usable[place] = 0
             for trace in self._iter_readable(file, load):
                 self.names.append(trace.name)
                 derived += [trace.name] if "derived" in trace.meta else []
@@ -90,7 +90,7 @@ class Source:
                         f"traces {derived[:5]} have speeds derived from resource usage and "
                         "others have measured ones; fit the two kinds separately"
                     )
-                self._usable[place] += 1
+                self._num_usable[place] += 1
                 yield trace
         if not self.names:
             why = "".join(f"; {left}" for left in islice(self.left_out.values(), 3))
@@ -99,7 +99,7 @@ class Source:
 
     def _later_pass(self) -> Iterator[Trace]:
         for place, (file, load) in enumerate(self._loads):
-            if usable := self._usable[place]:
+            if usable := self._num_usable[place]:
                 with_speed = (trace for trace in load() if _has_speed(trace))
                 for trace in islice(with_speed, usable):
                     yield _add_file_name(trace, file)
@@ -120,10 +120,10 @@ class Source:
                 raise
             self._leave_out(file, error)
 
-    def _leave_out(self, file: str | Path, why: Exception) -> None:
-        text = str(why) if str(file) in str(why) else f"{file}: {why}"
+    def _leave_out(self, file: str | Path, error: Exception) -> None:
+        text = str(error) if str(file) in str(error) else f"{file}: {error}"
         if self.strict:
-            raise ValueError(text) from why
+            raise ValueError(text) from error
         self.left_out.setdefault(str(file), text)
 
     # -- where traces come from ----------------------------------------------------------------------------------

@@ -14,19 +14,19 @@ class Format:
     """One readable format.
 
     ``read`` yields the traces of the files of one job; its parameters after ``paths`` are the format's options, by
-    keyword. ``matches`` tells a file by its path and its first 64 kB of text. ``gives`` is ``"speed"`` if iterations or
-    rates were measured. ``seen`` is what it was tried on: ``"real files of NAME"``, or :data:`NATIVE_FORMAT`,
+    keyword. ``matches`` tells a file by its path and its first 64 kB of text. ``provides`` is ``"speed"`` if iterations
+    or rates were measured. ``tested_on`` is what it was tried on: ``"real files of NAME"``, or :data:`NATIVE_FORMAT`,
     :data:`QUOTED_LINES` or :data:`MADE_FILES`. Files of one folder and one ``job`` are read together; ``per_rank`` ones
     may be a rank's each.
     """
 
     name: str
-    about: str
+    description: str
     files: str
-    gives: str
+    provides: str
     read: Callable[..., Iterator[Trace]]
     matches: Callable[[Path, str], bool]
-    seen: str
+    tested_on: str
     job: Callable[[Path], str] = str
     per_rank: bool = False
 

@@ -93,10 +93,10 @@ def _alibaba_format(table: str, identities: Sequence[str], covariates: dict[str,
     )
     return Format(
         name=f"alibaba_{table}",
-        about=f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at the finest (Alibaba 2018)",
+        description=f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at best (Alibaba 2018)",
         files=f"{table}.csv without a header",
-        gives="usage",
-        seen=MADE_FILES,
+        provides="usage",
+        tested_on=MADE_FILES,
         read=partial(_read_usage, partial(_rows_alibaba, identities), layout),
         matches=lambda path, head: (
             (first := parse_header(head)) == names or (path.name.startswith(table) and len(first) == len(names))
@@ -190,10 +190,10 @@ def _rows_google(layout: UsageLayout, path: Path, counts: RowCounts) -> Iterator
         yield UsageRows(worker_N[~outside_N], time_N[~outside_N] * 1e-6, values_ND[~outside_N])
 
 
-def _look_up(one: dict[str, Any], name: str) -> Any:
+def _look_up(record: dict[str, Any], name: str) -> Any:
     """Return a field by its dotted name; None where it is missing."""
     outer, _, inner = name.partition(".")
-    found = one.get(outer)
+    found = record.get(outer)
     return found.get(inner) if inner and isinstance(found, dict) else None if inner else found
 
 
@@ -340,19 +340,19 @@ FORMATS = (
     _alibaba_format("container_usage", ["container_id", "machine_id"], ALIBABA_CONTAINERS),
     Format(
         name="pai_minibatch",
-        about="mini-batch time of the workers of a production job, every few seconds",
+        description="mini-batch time of the workers of a production job, every few seconds",
         files="job_<k>_norm.csv",
-        gives="speed",
-        seen="real files of alibaba/clusterdata, mini-batch-time",
+        provides="speed",
+        tested_on="real files of alibaba/clusterdata, mini-batch-time",
         read=read_pai_minibatch,
         matches=lambda path, head: {"worker", "gpu", "time", "batch_time_norm"} <= set(parse_header(head)),
     ),
     Format(
         name="google_2019",
-        about="CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
+        description="CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
         files="instance_usage-*.json[.gz]; a folder's files are one set",
-        gives="usage",
-        seen=MADE_FILES,
+        provides="usage",
+        tested_on=MADE_FILES,
         read=partial(
             _read_usage,
             _rows_google,
@@ -367,19 +367,19 @@ FORMATS = (
     ),
     Format(
         name="azure_vm_noise",
-        about="a benchmark's result on long-lived virtual machines, every few hours over 16 months",
+        description="a benchmark's result on long-lived virtual machines, every few hours over 16 months",
         files="<benchmark>__<region>__<size>__<unit>.csv, or <benchmark>/<region>/<size>/.../unit=<unit>.csv",
-        gives="speed",
-        seen="real files of Azure/AzurePublicDataset, vm-noise-data",
+        provides="speed",
+        tested_on="real files of Azure/AzurePublicDataset, vm-noise-data",
         read=read_azure_noise,
         matches=lambda path, head: {"value", "runtime", "starttime", "VM_id"} <= set(parse_header(head)),
     ),
     Format(
         name="bytedance_llm",
-        about="compute time of every rank in every recorded step of a language model's training",
+        description="compute time of every rank in every recorded step of a language model's training",
         files="trace-<job>.parquet",
-        gives="speed",
-        seen="real files of ByteDance-Seed/StragglerAnalysis",
+        provides="speed",
+        tested_on="real files of ByteDance-Seed/StragglerAnalysis",
         read=read_bytedance,
         matches=lambda path, head: (
             head.startswith("PAR1") and {"optype", "rank", "stage", "step"} <= set(read_column_names(path, head))

@@ -218,7 +218,7 @@ def read_nvidia_smi(paths: Sequence[Path], *, period: float | None = None) -> It
         counts = RowCounts()
         names = parse_header(read_head(path))
         missing = [*MISSING_WORDS, *(f" {word}" for word in MISSING_WORDS)]
-        table = read_csv_frame(path, dict.fromkeys(names, TEXT), counts, missing=missing)
+        table = read_csv_frame(path, dict.fromkeys(names, TEXT), counts, null_words=missing)
         table = table[(table["timestamp"] != "timestamp").to_numpy()]  # a log that was appended to has another header
         times = seconds_since_1970(path, table["timestamp"], "timestamp")
         found = next((name for name in GPU_COLUMNS if name in names), None)
@@ -303,28 +303,28 @@ def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
 FORMATS = (
     Format(
         name="dstat",
-        about="CPU, disk, network, memory, paging and switches of a machine every second (dstat -cdnmgyr --output)",
+        description="CPU, disk, network, memory, paging, switches of a machine every second (dstat -cdnmgyr --output)",
         files="CSV of dstat",
-        gives="usage",
-        seen=QUOTED_LINES,
+        provides="usage",
+        tested_on=QUOTED_LINES,
         read=read_dstat,
         matches=lambda path, head: "dstat" in head[:200].lower() and "CSV output" in head[:200],
     ),
     Format(
         name="sar",
-        about="sar's record of a machine, its cores or devices (sadf -d)",
+        description="sar's record of a machine, its cores or devices (sadf -d)",
         files="text with the header '# hostname;interval;timestamp;...'",
-        gives="usage",
-        seen=QUOTED_LINES,
+        provides="usage",
+        tested_on=QUOTED_LINES,
         read=read_sar,
         matches=lambda path, head: "# hostname;interval;timestamp" in head[:1000],
     ),
     Format(
         name="nvidia_smi",
-        about="usage of the GPUs of a machine (nvidia-smi --query-gpu=timestamp,index,... --format=csv -l 1)",
+        description="usage of the GPUs of a machine (nvidia-smi --query-gpu=timestamp,index,... --format=csv -l 1)",
         files="CSV with the columns timestamp, index and any of those that nvidia-smi lists, with or without units",
-        gives="usage",
-        seen=QUOTED_LINES,
+        provides="usage",
+        tested_on=QUOTED_LINES,
         read=read_nvidia_smi,
         matches=lambda path, head: (
             "timestamp" in parse_header(head) and any(map(QUERY_PATTERN.fullmatch, parse_header(head)))
@@ -332,10 +332,10 @@ FORMATS = (
     ),
     Format(
         name="prometheus",
-        about="the answer to a range query of Prometheus",
+        description="the answer to a range query of Prometheus",
         files="JSON of /api/v1/query_range, with resultType matrix",
-        gives="speed or usage",
-        seen=MADE_FILES,
+        provides="speed or usage",
+        tested_on=MADE_FILES,
         read=read_prometheus,
         matches=lambda path, head: (
             head.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(column_names_in(head))

@@ -177,10 +177,10 @@ def _span_intervals(spans: Sequence[Mapping[str, Any]], collective: bool) -> Arr
     return np.array(chosen, dtype=np.float64).reshape(-1, 2)
 
 
-def _is_span(one: object) -> bool:
-    if not isinstance(one, Mapping) or one.get("ph") != "X":
+def _is_span(event: object) -> bool:
+    if not isinstance(event, Mapping) or event.get("ph") != "X":
         return False
-    times = one.get("ts"), one.get("dur")
+    times = event.get("ts"), event.get("dur")
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18 for value in times)
 
 
@@ -266,29 +266,29 @@ def suggest_logging(text: str) -> str:
 FORMATS = (
     Format(
         name="megatron_timers",
-        about="timers of every rank (Megatron-LM with --timing-log-level 2 --timing-log-option all)",
+        description="timers of every rank (Megatron-LM with --timing-log-level 2 --timing-log-option all)",
         files="text; lines of other kinds may stand between",
-        gives="speed",
-        seen=MADE_FILES,
+        provides="speed",
+        tested_on=MADE_FILES,
         read=read_megatron,
         matches=lambda path, head: BLOCK_PATTERN.search(head) is not None,
     ),
     Format(
         name="torch_profiler",
-        about="steps of each rank on GPUs (torch.profiler's export_chrome_trace or tensorboard_trace_handler)",
+        description="steps of each rank on GPUs (torch.profiler's export_chrome_trace or tensorboard_trace_handler)",
         files="a folder of JSON, one file a rank, with profiler.step() called in each step",
-        gives="speed",
-        seen=MADE_FILES,
+        provides="speed",
+        tested_on=MADE_FILES,
         read=read_torch_profiler,
         matches=lambda path, head: '"traceEvents"' in head or '"deviceProperties"' in head,
         job=lambda path: "profile",
     ),
     Format(
         name="nvrx_scores",
-        about="relative performance of the ranks' GPUs (nvidia-resiliency-ext, straggler detection)",
+        description="relative performance of the ranks' GPUs (nvidia-resiliency-ext, straggler detection)",
         files="text with 'GPUs relative perf: {0: 0.96, ...}', or JSON lines with relative_scores",
-        gives="speed",
-        seen=QUOTED_LINES,
+        provides="speed",
+        tested_on=QUOTED_LINES,
         read=read_nvrx,
         matches=lambda path, head: REPORT_PATTERN.search(head) is not None,
     ),

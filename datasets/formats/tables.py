@@ -139,26 +139,26 @@ def _map_table(
     return MappedTable(path, rows, arrangement, counts, about)
 
 
-def _make_trace(one: MappedTable) -> Trace:
-    with _name_file_in_errors(one.path):
-        rows, beside, stored = _merge_restarted_runs(one.rows, one.counts), meta_path(one.path), {}
+def _make_trace(mapped: MappedTable) -> Trace:
+    with _name_file_in_errors(mapped.path):
+        rows, beside, stored = _merge_restarted_runs(mapped.rows, mapped.counts), meta_path(mapped.path), {}
         if beside.is_file():
             stored = read_json(beside, 1 << 20, "it is not what paceline wrote")
             if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
                 raise ValueError(f"{beside}: must hold a JSON object of texts")
-        meta = {**one.meta, **one.counts.to_meta(), **stored}
-        if altered := one.counts.summary():
-            log.warning("%s: %s", one.path, altered)
-        return Trace.from_frame(rows, unit=one.arrangement.unit, start_unit=one.arrangement.start_unit, meta=meta)
+        meta = {**mapped.meta, **mapped.counts.to_meta(), **stored}
+        if altered := mapped.counts.summary():
+            log.warning("%s: %s", mapped.path, altered)
+        return Trace.from_frame(rows, unit=mapped.arrangement.unit, start_unit=mapped.arrangement.start_unit, meta=meta)
 
 
-def _join_tables(found: Sequence[MappedTable]) -> Trace:
-    paths = [one.path for one in found]
+def _join_tables(tables: Sequence[MappedTable]) -> Trace:
+    paths = [one.path for one in tables]
     counts = RowCounts()
-    for one in found:
+    for one in tables:
         counts.add(one.counts)
-    rows, about = join_ranks([one.rows for one in found], paths)
-    return _make_trace(MappedTable(paths[0].parent, rows, found[0].arrangement, counts, {**found[0].meta, **about}))
+    rows, about = join_ranks([one.rows for one in tables], paths)
+    return _make_trace(MappedTable(paths[0].parent, rows, tables[0].arrangement, counts, {**tables[0].meta, **about}))
 
 
 def require_values(path: Path, values: str | None) -> None:
@@ -316,8 +316,8 @@ def _is_json_lines(text: str) -> bool:
     return isinstance(found, dict) and (bool(more.strip()) or not _is_json_columns(found))
 
 
-def _is_json_columns(found: dict[str, Any]) -> bool:
-    return bool(found) and all(isinstance(column, list) for column in found.values())
+def _is_json_columns(columns: dict[str, Any]) -> bool:
+    return bool(columns) and all(isinstance(column, list) for column in columns.values())
 
 
 def _iter_json_lines(path: Path, counts: RowCounts) -> Iterator[dict[str, Any]]:
@@ -434,10 +434,10 @@ FORMATS = tuple(
     Format(
         name=name,
         per_rank=True,
-        about=about,
+        description=about,
         files=files,
-        gives="all that a trace holds",
-        seen=NATIVE_FORMAT,
+        provides="all that a trace holds",
+        tested_on=NATIVE_FORMAT,
         read=read_csv,
         matches=partial(_is_table, name),
     )

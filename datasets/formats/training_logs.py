@@ -177,7 +177,7 @@ def _read_numbers(path: Path, counts: RowCounts) -> tuple[pd.DataFrame, list[str
     import pandas as pd
 
     names = [name for name in dict.fromkeys(parse_header(read_head(path))) if name]
-    text = read_csv_frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, counts, missing=["NaN", "nan"])
+    text = read_csv_frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, counts, null_words=["NaN", "nan"])
     numbers = text.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
     held = [name for name in names if numbers[name].notna().sum() == text[name].notna().sum()]
     timed = numbers["_timestamp"].notna()
@@ -434,20 +434,20 @@ def _sort_by_time(path: Path, time_T: Array, counts: RowCounts, *, repeats: bool
 FORMATS = (
     Format(
         name="pytorch_log",
-        about="batch times of PyTorch's examples and of GNMT",
+        description="batch times of PyTorch's examples and of GNMT",
         files="text; lines of other kinds and prefixes such as [1,0]<stderr>: may stand between and before",
-        gives="speed",
-        seen=QUOTED_LINES,
+        provides="speed",
+        tested_on=QUOTED_LINES,
         read=read_pytorch,
         matches=lambda path, head: any(map(parse_line, re.split(r"[\r\n]+", head))),
         per_rank=True,
     ),
     Format(
         name="wandb",
-        about="history of a run with free columns (Weights & Biases)",
+        description="history of a run with free columns (Weights & Biases)",
         files="CSV with the columns _step, _runtime, _timestamp and others",
-        gives="speed if the column of step times is named, otherwise usage",
-        seen="real files of cirquit/hivemind-multi-cloud",
+        provides="speed if the column of step times is named, otherwise usage",
+        tested_on="real files of cirquit/hivemind-multi-cloud",
         read=read_wandb,
         matches=lambda path, head: (
             set(WANDB_COLUMNS) <= (names := set(parse_header(head)))
@@ -456,10 +456,10 @@ FORMATS = (
     ),
     Format(
         name="wandb_chart",
-        about="a chart exported from Weights & Biases: a line per run",
+        description="a chart exported from Weights & Biases: a line per run",
         files='CSV with the columns "Step", "<run> - <metric>", "<run> - <metric>__MIN", "<run> - <metric>__MAX"',
-        gives="speed or usage",
-        seen=QUOTED_LINES,
+        provides="speed or usage",
+        tested_on=QUOTED_LINES,
         read=read_chart,
         matches=lambda path, head: any(
             {f"{name}__MIN", f"{name}__MAX"} <= set(parse_header(head)) for name in parse_header(head)
@@ -467,29 +467,29 @@ FORMATS = (
     ),
     Format(
         name="hivemind",
-        about="training steps of a worker with CPU, memory and network (W&B export)",
+        description="training steps of a worker with CPU, memory and network (W&B export)",
         files="hivemind-<experiment>-<host>.csv; a folder's workers of one experiment are one trace",
-        gives="speed",
-        seen="real files of cirquit/hivemind-multi-cloud",
+        provides="speed",
+        tested_on="real files of cirquit/hivemind-multi-cloud",
         read=read_hivemind_workers,
         matches=lambda path, head: {STEP_COLUMN, SAMPLES_COLUMN, *BUSY_COLUMNS} <= set(parse_header(head)),
         job=experiment_name,
     ),
     Format(
         name="hivemind_monitor",
-        about="hivemind's own smoothed speed of every peer, once a second",
+        description="hivemind's own smoothed speed of every peer, once a second",
         files="hivemind-<experiment>-vm-monitor.csv",
-        gives="speed",
-        seen="real files of cirquit/hivemind-multi-cloud",
+        provides="speed",
+        tested_on="real files of cirquit/hivemind-multi-cloud",
         read=read_hivemind_monitor,
         matches=lambda path, head: any(map(PEER_PATTERN.fullmatch, parse_header(head))),
     ),
     Format(
         name="tensorboard",
-        about="a scalar exported from TensorBoard: steps over wall time, or a rate",
+        description="a scalar exported from TensorBoard: steps over wall time, or a rate",
         files="CSV with the columns Wall time, Step and Value",
-        gives="speed",
-        seen="real files of cake-lab/CM-DARE and cake-lab/Sync-Switch",
+        provides="speed",
+        tested_on="real files of cake-lab/CM-DARE and cake-lab/Sync-Switch",
         read=read_tensorboard,
         job=lambda path: "",
         matches=lambda path, head: set(TENSORBOARD_COLUMNS) <= set(parse_header(head)),

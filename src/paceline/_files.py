@@ -33,16 +33,16 @@ def require_writable(path: str | Path) -> None:
         pass
 
 
-def _require_file_target(requested: Path, path: Path) -> None:
+def _require_file_target(requested_path: Path, path: Path) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
         kind = "a folder" if path.is_dir() else "no file"
-        raise OSError(f"{requested} is {kind}: pass the path of a file")
+        raise OSError(f"{requested_path} is {kind}: pass the path of a file")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {requested.name}: folder {requested.parent} does not exist")
+        raise FileNotFoundError(f"cannot write {requested_path.name}: folder {requested_path.parent} does not exist")
 
 
 @contextmanager
-def _report_requested_path(requested: Path, folder: Path) -> Iterator[None]:
+def _report_requested_path(requested_path: Path, folder: Path) -> Iterator[None]:
     """Report system errors with the requested path in place of that of the temporary file."""
     try:
         yield
@@ -50,7 +50,7 @@ def _report_requested_path(requested: Path, folder: Path) -> Iterator[None]:
         about = str(error.filename or "")
         if error.errno is None or (about and Path(about).parent != folder):
             raise
-        raise type(error)(error.errno, f"cannot write {requested}: {error.strerror}") from error
+        raise type(error)(error.errno, f"cannot write {requested_path}: {error.strerror}") from error
 
 
 def _read_umask() -> int:
@@ -120,10 +120,10 @@ class LineWriter:
 
     def __init__(self, path: str | Path, log: logging.Logger, *, new: bool = False, exclusive: bool = False) -> None:
         self.path = Path(path)
-        self.lost = 0  # lines that could not be written so far
+        self.lost_lines = 0  # lines that could not be written so far
         self._log = log
-        self._torn = 0  # bytes of a line cut short at the end of the file that could not be taken back yet
-        self._failing = False
+        self._torn_bytes = 0  # bytes of a line cut short at the end of the file that could not be taken back yet
+        self._is_failing = False
         self.file: FileIO | None = self.path.open("xb" if new else "ab", buffering=0)
         if exclusive:
             try:
@@ -133,26 +133,26 @@ class LineWriter:
                 raise
             except OSError:  # locks are not supported, as on NFS
                 pass
-        self._break = b"\n" if self.path.is_file() and self.path.stat().st_size else b""
-        if self._break:
+        self._line_break = b"\n" if self.path.is_file() and self.path.stat().st_size else b""
+        if self._line_break:
             with self.path.open("rb") as file:
                 file.seek(-1, 2)
-                self._break = b"" if file.read() == b"\n" else b"\n"
+                self._line_break = b"" if file.read() == b"\n" else b"\n"
 
     def append(self, line: str) -> bool:
         """Write a line, and return whether all of it was written."""
-        content = self._break + line.encode("utf-8", "backslashreplace") + b"\n"
+        content = self._line_break + line.encode("utf-8", "backslashreplace") + b"\n"
         try:
             self._truncate_torn_line()
             self._write(content)
         except OSError as error:
-            self.lost += 1
+            self.lost_lines += 1
             self._log_lost(error)
             return False
-        self._break = b""
-        if self._failing:
-            self._log.warning("%s: lines are written again; %d were lost", self.path, self.lost)
-        self._failing = False
+        self._line_break = b""
+        if self._is_failing:
+            self._log.warning("%s: lines are written again; %d were lost", self.path, self.lost_lines)
+        self._is_failing = False
         return True
 
     def close(self) -> None:
@@ -164,8 +164,8 @@ class LineWriter:
             file.close()
         except OSError as error:  # a network file system may refuse only now what it took before
             self._log.error("%s could not be closed: %s; its last lines may be missing", self.path, error)
-        if self.lost:
-            self._log.error("%s lacks %d lines that could not be written", self.path, self.lost)
+        if self.lost_lines:
+            self._log.error("%s lacks %d lines that could not be written", self.path, self.lost_lines)
 
     def _write(self, content: bytes) -> None:
         if self.file is None:
@@ -174,22 +174,22 @@ class LineWriter:
             # The kernel writes what fits and says how much; only the next attempt says that the disk is full.
             done = self.file.write(content) or 0
             content = content[done:]
-            self._torn += done
+            self._torn_bytes += done
             if content and not done:
                 raise OSError("nothing more could be written")
-        self._torn = 0
+        self._torn_bytes = 0
 
     def _truncate_torn_line(self) -> None:
         # Otherwise the next line would be glued to the torn one. Some file systems need space even to truncate, so this
         # is tried again before each line.
-        if self._torn and self.file is not None:
-            self.file.truncate(self.file.seek(0, 2) - self._torn)
+        if self._torn_bytes and self.file is not None:
+            self.file.truncate(self.file.seek(0, 2) - self._torn_bytes)
             self.file.seek(0, 2)  # truncating leaves the position behind the end, where zeros would fill the gap
-            self._torn = 0
+            self._torn_bytes = 0
 
     def _log_lost(self, error: OSError) -> None:
-        if not self._failing:
+        if not self._is_failing:
             self._log.error("%s: a line could not be written and is lost: %s", self.path, error)
-        self._failing = True
+        self._is_failing = True
         with suppress(OSError):  # tried again before the next line
             self._truncate_torn_line()

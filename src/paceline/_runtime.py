@@ -60,27 +60,27 @@ HEARTBEAT_SECONDS = 10.0
 class Heartbeat:
     """Writes a progress line every ten seconds, from a background thread: what is being done, and for how long."""
 
-    def __init__(self, write: Callable[[str], None], doing: str) -> None:
+    def __init__(self, write: Callable[[str], None], activity: str) -> None:
         self._write = write
-        self._doing = doing
-        self._over = threading.Event()
+        self._activity = activity
+        self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._write_lines, name="paceline-heartbeat", daemon=True)
 
-    def update(self, doing: str) -> None:
+    def update(self, activity: str) -> None:
         """Set the words of the next line."""
-        self._doing = doing
+        self._activity = activity
 
     def __enter__(self) -> Self:
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._stop_event.set()
         self._thread.join()
 
     def _write_lines(self) -> None:
-        while not self._over.wait(HEARTBEAT_SECONDS):
-            self._write(f"{self._doing} ({time.monotonic() - self._began:,.0f} s so far)")
+        while not self._stop_event.wait(HEARTBEAT_SECONDS):
+            self._write(f"{self._activity} ({time.monotonic() - self._start_time:,.0f} s so far)")

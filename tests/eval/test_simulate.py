@@ -74,9 +74,9 @@ def test_a_pause_does_not_follow_the_batch(who, pause):
     seconds_TW[100, who] += pause
     found = simulate(Trace(np.full((200, 2), 64.0), seconds_TW))
     assert found.max_saving == pytest.approx(plain.max_saving * 40 / (40 + pause), rel=0.02)
-    assert found.paused == pytest.approx(pause / (40 + pause), rel=0.01)
+    assert found.paused_share == pytest.approx(pause / (40 + pause), rel=0.01)
     without, narrowed = simulate(probed([0, 0], [0.001, 0.003])), simulate(probed([0, 0], [0.001, 0.003], pause=pause))
-    assert narrowed.saving == pytest.approx(without.saving * (1 - narrowed.paused), rel=0.05)
+    assert narrowed.saving == pytest.approx(without.saving * (1 - narrowed.paused_share), rel=0.05)
 
 
 def test_wall_times_are_refused():
@@ -119,10 +119,10 @@ def test_recorded_exchange_is_part_of_time():
 def test_speeds_interval_spans_noise():
     found = from_speeds([100, 100, 50])
     assert found.low < found.saving < found.high
-    assert found.hindsight == pytest.approx(1 - 2 / 5 * 1.5, abs=0.05)  # 2/50 against 3/250 of the samples
-    assert len(found.assumed) == 2
+    assert found.hindsight_saving == pytest.approx(1 - 2 / 5 * 1.5, abs=0.05)  # 2/50 against 3/250 of the samples
+    assert len(found.assumptions) == 2
     few = simulate(job([0.1, 0.1, 0.2], iterations=10, noise=0.0))
-    assert "of 10 measurements" in few.assumed[0]
+    assert "of 10 measurements" in few.assumptions[0]
     assert few.max_saving == pytest.approx(from_speeds([2, 2, 1], global_batch=192).saving)
 
 
@@ -134,9 +134,9 @@ def test_profiles_of_mixed_fleet(tmp_path):
     both = {tmp_path / "fast.csv": 2, tmp_path / "slow.csv": 1}
     found = from_profiles(both, global_batch=192, noise=0.01)
     # Equal: 2 (6 + 32) = 76 ms. Balanced: t with 2 (t - 6) / .5 + (t - 12) / 1 = 192, 45.6 ms.
-    assert found.hindsight == pytest.approx(1 - 45.6 / 76, abs=0.02)
-    assert found.saving > 0.9 * found.hindsight
-    assert found.slowest == "slow-0"
+    assert found.hindsight_saving == pytest.approx(1 - 45.6 / 76, abs=0.02)
+    assert found.saving > 0.9 * found.hindsight_saving
+    assert found.slowest_worker == "slow-0"
     slow = tmp_path / "slow.csv"
     slow.write_text(f"{slow.read_text('utf-8')}\nx,d,m,512,,,")
     with pytest.raises(ValueError, match="share of 300 samples does not fit into the memory of slow-0, whose largest"):

@@ -179,7 +179,7 @@ def test_a_round_that_lacks_something_is_skipped(tmp_path, spoilt):
     header, first, second, _ = path.read_text("utf-8").splitlines()
     path.write_text("\n".join([header, json.dumps(json.loads(first) | spoilt), second]) + "\n")
     reader = RunReader(path)
-    assert (reader.poll(), reader.skipped) == (1, 1)
+    assert (reader.poll(), reader.skipped_lines) == (1, 1)
     for name in spoilt:  # or lacks it altogether
         path.write_text(
             "\n".join([header, json.dumps({k: v for k, v in json.loads(first).items() if k != name})]) + "\n"

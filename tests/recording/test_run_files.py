@@ -267,4 +267,4 @@ def test_interleaved_lines_read_by_own_header(tmp_path):
     for w, worker in enumerate(run.workers):
         of_worker = np.isfinite(run.seconds[:, w])
         assert set(index[of_worker]) <= {float(worker.partition("-")[0])}
-    assert (len(run), run.skipped) == (10, 0)
+    assert (len(run), run.skipped_lines) == (10, 0)

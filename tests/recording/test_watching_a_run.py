@@ -221,7 +221,7 @@ def test_ended_run_is_not_silent(tmp_path, monkeypatch, capsys, ending, ended):
     shown = capsys.readouterr().out
     assert ("No iteration has been reported for" in shown) != ended
     assert ("8 iterations recorded, ended" in shown) == ended
-    assert read_run(path).skipped == 0
+    assert read_run(path).skipped_lines == 0
 
 
 def test_run_continued_in_file_has_not_ended(tmp_path):
@@ -237,7 +237,7 @@ def test_run_continued_in_file_has_not_ended(tmp_path):
         sink.close()
         reader.poll()
         assert reader.ended
-        assert (len(reader), reader.skipped) == (k + 1, 0)
+        assert (len(reader), reader.skipped_lines) == (k + 1, 0)
 
 
 # -- whose reports are missing? --------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_broken_header_makes_workers_unknown(tmp_path, bad):
     path.write_text("\n".join([json.dumps(HEADER), line(0), header, line(1), json.dumps(HEADER), line(2)]) + "\n")
     run = read_run(path)
     assert run.of_fleet["index"].tolist() == [0, 2]
-    assert run.skipped == 2
+    assert run.skipped_lines == 2
     path.write_text(header + "\n")
     with pytest.raises(ValueError, match="its first line must be a JSON object with paceline_run"):
         read_run(path)

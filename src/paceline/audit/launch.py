@@ -84,9 +84,9 @@ class Launcher:
 def of_one(command: Sequence[str]) -> list[str] | None:
     """Return a command that starts one process; None if it does not say how many there are.
 
-    >>> of_one(["torchrun", "--nproc-per-node=4", "train.py"])
+    >>> one_process_command(["torchrun", "--nproc-per-node=4", "train.py"])
     ['torchrun', '--nproc-per-node=1', 'train.py']
-    >>> of_one(["accelerate", "launch", "--num_processes", "2", "train.py"])
+    >>> one_process_command(["accelerate", "launch", "--num_processes", "2", "train.py"])
     ['accelerate', 'launch', '--num_processes', '1', 'train.py']
     """
     changed = list(command)

@@ -41,7 +41,7 @@ def data_list(
     if what == "shipped":
         rows = [_summary(recorded.load(name)) for name in recorded.names()]
     elif what == "formats":
-        columns = ("name", "gives", "about", *(("files", "seen") if as_json else ()))
+        columns = ("name", "provides", "description", *(("files", "tested_on") if as_json else ()))
         rows = [{key: getattr(one, key) for key in columns} for one in FORMATS.values()]
     else:
         raise ValueError(f"cannot list {what!r}; choose from ['shipped', 'formats']")

@@ -25,11 +25,11 @@ from paceline.cli.output import (
     AsJson,
     Options,
     ToPage,
+    command_line,
     err,
     out,
     print_frames,
     require_page,
-    typed,
     working,
     write_page,
 )
@@ -119,7 +119,7 @@ def evaluate(
 
         with working(f"forecasting once more with {board.overall['predictor'][0]}"):
             page = evaluation_page(
-                board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=typed()
+                board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=command_line()
             )
     tables = {"overall": board.overall, "leads": board.leads(), "per trace": board.per_trace}
     print_frames({**tables, "skipped": skipped}, as_json)
@@ -162,7 +162,7 @@ def replay(
         from paceline.report import replay_page
 
         settings = [("warm-up, not scored", f"{warmup} iterations"), *_fitted_on(traces, fit_on)]
-        write_page(replay_page(result, scored, settings=settings, command=typed()), to_page)
+        write_page(replay_page(result, scored, settings=settings, command=command_line()), to_page)
 
 
 def _fitted_on(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:
@@ -271,10 +271,10 @@ def _traces_and_models(
     return scored, models, pd.DataFrame(skipped, columns=["predictor", "reason"])
 
 
-def _show(update: Callable[[str], None], doing: str, progress: FitProgress) -> None:
+def _show(update: Callable[[str], None], activity: str, progress: FitProgress) -> None:
     from paceline.training.fit import progress_line
 
-    update(f"{doing}, {progress_line(progress)}")
+    update(f"{activity}, {progress_line(progress)}")
 
 
 def _warn_if_fitted(model: str, scored: list[Trace]) -> None:

@@ -70,16 +70,16 @@ ToPage = Annotated[Path | None, typer.Option("--report", help="The .html page to
 
 
 @contextmanager
-def working(doing: str) -> Iterator[Callable[[str], None]]:
+def working(activity: str) -> Iterator[Callable[[str], None]]:
     """Show what is being done while it lasts: a spinner on a terminal, elsewhere a line every ten seconds.
 
     Yields a function to call with further words.
     """
     if err.on_terminal:
-        with err.status(f"{escape(to_printable(doing))} ...") as status:
+        with err.status(f"{escape(to_printable(activity))} ...") as status:
             yield lambda text: status.update(f"{escape(to_printable(text))} ...")
     else:
-        with Heartbeat(lambda line: err.print(line, markup=False, highlight=False), doing) as lines:
+        with Heartbeat(lambda line: err.print(line, markup=False, highlight=False), activity) as lines:
             yield lines.update
 
 
@@ -138,7 +138,7 @@ def _cell(value: Any) -> str:
     return escape(str(value))
 
 
-def typed() -> str:
+def command_line() -> str:
     """Return the command as it was typed."""
     return shlex.join(["paceline", *sys.argv[1:]])
 

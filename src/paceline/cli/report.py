@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from paceline._text import count, to_printable
-from paceline.cli.output import out, typed
+from paceline.cli.output import command_line, out
 
 
 def report(
@@ -30,7 +30,7 @@ def report(
 
     require_page(target)
     run = read_run(newest(source))
-    write_page(run_page(run, command=typed()), target)
-    skipped = f"; {count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
+    write_page(run_page(run, command=command_line()), target)
+    skipped = f"; {count(run.skipped_lines, 'line')} could not be read and were skipped" if run.skipped_lines else ""
     holds = f"{len(run)} iterations of {len(run.workers)} workers{skipped}"
     out.print(f"written to {escape(to_printable(str(target)))}: {holds}", soft_wrap=True)

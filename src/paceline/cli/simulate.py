@@ -123,6 +123,6 @@ def _next(found: Simulation) -> list[str]:
         "attach(model, loader)  # model: your DistributedDataParallel",
     ]
     # worth a loader that knows the samples' costs
-    if found.waiting.known and found.waiting.from_work >= 0.02:
+    if found.waiting.is_known and found.waiting.from_work >= 0.02:
         lines += ["", "Samples differ in cost: give the loader costs= too (docs/howto/work.md)."]
     return [*lines, "", "paceline audit -- <your command> says beforehand whether the script stays exact."]

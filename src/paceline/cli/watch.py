@@ -66,7 +66,7 @@ class Watched:
     def __init__(self, source: Path) -> None:
         self._source = source
         self._reader: RunReader | None = None
-        self._arrived: float | None = None
+        self._last_arrival: float | None = None
 
     def picture(self) -> RenderableType:
         """Return the picture of the run now; raise ``FileNotFoundError`` if there is no file yet."""
@@ -74,14 +74,14 @@ class Watched:
 
         reader = self._read()
         if not len(reader):
-            skipped = f"; {_text.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
+            skipped = f"; {_text.count(reader.skipped_lines, 'line')} could not be read" if reader.skipped_lines else ""
             return Text(f"{to_printable(str(reader.path))} holds no iteration yet{skipped}")
         run = reader.run()
-        silent = 0.0 if reader.ended else self._silent(run.of_fleet["time"][-1])
+        silent_seconds = 0.0 if reader.ended else self._silent_seconds(run.of_fleet["time"][-1])
         if isinstance(run, AsyncRun):
-            picture = async_view(run, rounds_recorded=len(reader), silent=silent)
+            picture = async_view(run, rounds_recorded=len(reader), silent_seconds=silent_seconds)
         else:
-            picture = view(run, iterations_recorded=len(reader), silent=silent)
+            picture = view(run, iterations_recorded=len(reader), silent_seconds=silent_seconds)
         if reader.ended and isinstance(picture.subtitle, Text):
             picture.subtitle.append(", ended")
         return picture
@@ -91,19 +91,21 @@ class Watched:
 
         path = newest(self._source)
         if self._reader is None or self._reader.path != path:
-            self._reader, self._arrived = RunReader(path, keep=2000), None
+            self._reader, self._last_arrival = RunReader(path, keep=2000), None
             self._reader.poll()
         elif self._reader.poll():
-            self._arrived = time.monotonic()
+            self._last_arrival = time.monotonic()
         return self._reader
 
-    def _silent(self, last: float) -> float:
+    def _silent_seconds(self, last_time: float) -> float:
         """Return the seconds since the last line.
 
         Once this process has seen a line arrive, it uses its own clock. Until then it relies on the writer's clock,
         which on another host may be ahead or behind.
         """
-        return max(time.time() - last, 0.0) if self._arrived is None else time.monotonic() - self._arrived
+        return (
+            max(time.time() - last_time, 0.0) if self._last_arrival is None else time.monotonic() - self._last_arrival
+        )
 
 
 LEVELS = "▁▂▃▄▅▆▇"
@@ -165,10 +167,10 @@ SILENT_TIMES, SILENT_SECONDS = 5.0, 3.0
 checkpoint being written, or a slow file system."""
 
 
-def view(run: Run, *, iterations_recorded: int, silent: float = 0.0) -> Panel:
+def view(run: Run, *, iterations_recorded: int, silent_seconds: float = 0.0) -> Panel:
     """Return the picture of a run's last iterations: of so many done, and so many seconds after the last report."""
     parts: list[RenderableType] = [
-        *_alarms(run, silent),  # first what may need somebody to act
+        *_alarms(run, silent_seconds),  # first what may need somebody to act
         _headline(run),
         Text(),
         *_iteration_time_bars(run),
@@ -177,7 +179,7 @@ def view(run: Run, *, iterations_recorded: int, silent: float = 0.0) -> Panel:
         Text(),
         changes(run, "what the balancer did, and why"),
     ]
-    alarm = is_long(silent, typical_seconds(run)) or bool(run.silent_iterations.any())
+    alarm = is_long(silent_seconds, typical_seconds(run)) or bool(run.silent_iterations.any())
     return add_frame(parts, run.name, f"{_text.count(iterations_recorded, 'iteration')} recorded", alarm=alarm)
 
 
@@ -206,11 +208,11 @@ def short_path(name: str) -> str:
 # -- alarms -----------------------------------------------------------------------------------------------------
 
 
-def _alarms(run: Run, silent: float) -> Iterator[Text]:
+def _alarms(run: Run, silent_seconds: float) -> Iterator[Text]:
     typical = typical_seconds(run)
-    if is_long(silent, typical):
+    if is_long(silent_seconds, typical):
         before = f": one usually comes every {duration(typical)}" if typical > 0 else ""
-        yield Text(f"No iteration has been reported for {duration(silent)}{before}.", style="bold red")
+        yield Text(f"No iteration has been reported for {duration(silent_seconds)}{before}.", style="bold red")
         known = run.slowest[-RECENT:][run.slowest[-RECENT:] >= 0]
         if len(known) and len(run.workers) > 1:
             worker = to_printable(run.workers[int(np.bincount(known).argmax())])
@@ -230,18 +232,18 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
 
 
 def _file_alarms(run: Run | AsyncRun, noun: str) -> Iterator[Text]:
-    if run.skipped:
-        were = "was" if run.skipped == 1 else "were"
-        skipped = _text.count(run.skipped, "line")
+    if run.skipped_lines:
+        were = "was" if run.skipped_lines == 1 else "were"
+        skipped = _text.count(run.skipped_lines, "line")
         yield Text(f"{skipped} of the file could not be read and {were} skipped.", style="bold yellow")
-    if run.lost:
-        lost = _text.count(run.lost, noun)
+    if run.lost_records:
+        lost = _text.count(run.lost_records, noun)
         yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 
-def is_long(silent: float, typical: float) -> bool:
+def is_long(silent_seconds: float, usual_seconds: float) -> bool:
     """Return whether a silence is far longer than the usual time between two reports, in seconds; NaN if unknown."""
-    return silent > max(SILENT_SECONDS, SILENT_TIMES * typical if np.isfinite(typical) else 0.0)
+    return silent_seconds > max(SILENT_SECONDS, SILENT_TIMES * usual_seconds if np.isfinite(usual_seconds) else 0.0)
 
 
 def typical_seconds(run: Run) -> float:
@@ -270,7 +272,7 @@ def _headline(run: Run) -> Text:
     waits = run.waiting(last=RECENT)
     text.append(f"waiting {format_percent(waits.share)} of the computing time")
     text.append(f", {'saves' if saved >= 0 else 'costs'} about {format_percent(abs(saved))} against equal batches")
-    if waits.known:
+    if waits.is_known:
         text.append(f"\nit would be {format_percent(waits.from_workers)} with equal work (uneven workers), ")
         text.append(f"{format_percent(waits.from_work)} with equal speeds (uneven samples)")
     return text
@@ -339,9 +341,9 @@ def changes(run: Run | AsyncRun, heading: str) -> Table:
     return table
 
 
-def async_view(run: AsyncRun, *, rounds_recorded: int, silent: float = 0.0) -> Panel:
+def async_view(run: AsyncRun, *, rounds_recorded: int, silent_seconds: float = 0.0) -> Panel:
     """Return the picture of an asynchronous run's last rounds, as :func:`view` does."""
-    alarms = _async_alarms(run, silent)
+    alarms = _async_alarms(run, silent_seconds)
     parts: list[RenderableType] = [
         *alarms,
         _async_headline(run),
@@ -353,10 +355,10 @@ def async_view(run: AsyncRun, *, rounds_recorded: int, silent: float = 0.0) -> P
     return add_frame(parts, run.name, f"{_text.count(rounds_recorded, 'round')} recorded", alarm=bool(alarms))
 
 
-def _async_alarms(run: AsyncRun, silent: float) -> list[Text]:
+def _async_alarms(run: AsyncRun, silent_seconds: float) -> list[Text]:
     alarms, between = [], np.diff(run.seconds[-RECENT - 1 :])
-    if is_long(silent, typical=float(np.median(between)) if len(between) else 0.0):
-        alarms.append(f"No round has been reported for {duration(silent)}.")
+    if is_long(silent_seconds, usual_seconds=float(np.median(between)) if len(between) else 0.0):
+        alarms.append(f"No round has been reported for {duration(silent_seconds)}.")
     if run.of_fleet["refused"][-1]:
         alarms.append(f"{_text.count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
     return [*(Text(sentence, style="bold red") for sentence in alarms), *_file_alarms(run, "round")]

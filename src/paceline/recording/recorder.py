@@ -52,7 +52,7 @@ class Recorder:
         header, which is written with the first iteration: set them before.
     wait_in_comm
         Whether ``comm_seconds`` include waiting, which :func:`paceline.recording.merge` then separates.
-    lost
+    lost_iterations
         Number of iterations that could not be written, as on a full disk; the file lacks their numbers.
 
     Raises
@@ -94,7 +94,7 @@ class Recorder:
         self.wait_in_comm = False
         self._lines: LineWriter | None = None
         self._header_written = False
-        self.lost = 0
+        self.lost_iterations = 0
 
     def __enter__(self) -> Self:
         try:
@@ -151,7 +151,7 @@ class Recorder:
         numbers = ", ".join(map(_format_number, (*measured, *phases, *step.covariates)))
         # A row means nothing without the header, so it is lost with it.
         written = self._write_header(self._lines) and self._lines.append(f"[{self.next_iteration}, {numbers}]")
-        self.lost += not written
+        self.lost_iterations += not written
         self.next_iteration += 1  # of a lost iteration too: the gap in the numbers shows it
 
     def _write_header(self, lines: LineWriter) -> bool:

@@ -93,7 +93,7 @@ class RunReader:
 
     Attributes
     ----------
-    skipped, lost
+    skipped_lines, lost_records
         Number of skipped lines, and of records that the lines say could not be written.
     ended
         Whether the newest line says that the run has ended.
@@ -138,7 +138,7 @@ class RunReader:
             "of_fleet": of_fleet,
         }
         others = list(zip(*(line.others for line in self._lines), strict=True)) or [()] * len(self._kind.other_types)
-        common |= {"why": others[-1], "skipped": self.skipped, "lost": self.lost}
+        common |= {"why": others[-1], "skipped_lines": self.skipped_lines, "lost_records": self.lost_records}
         if self._kind is KINDS["paceline_async_run"]:
             about: dict[str, Any] = {name: self._header.get(name) for name in ("scheme", "bound", "batch")}
             return AsyncRun(**common, **about, stragglers=tuple(map(tuple, others[0])), acted=others[1])
@@ -159,7 +159,7 @@ class RunReader:
         return tuple(place), of_workers, dict(zip(fleet_keys, of_fleet, strict=True))
 
     def _restart(self) -> None:
-        self._offset = self._count = self.skipped = self.lost = 0
+        self._offset = self._count = self.skipped_lines = self.lost_records = 0
         self._lines: deque[PackedRecord] = deque(maxlen=self.keep)
         self._first_bytes, self.ended = b"", False
         self._headers: dict[str, dict[str, Any]] = {}  # by run: a broken header explains no line
@@ -184,9 +184,9 @@ class RunReader:
         if record is not None:
             self._lines.append(record)
             self._count += 1
-            self.lost += line.get("lost_before", 0)
+            self.lost_records += line.get("lost_before", 0)
         elif text.strip():
-            self.skipped += 1
+            self.skipped_lines += 1
 
     def _process_header(self, key: str, line: dict[str, Any]) -> None:
         schema, workers = line[key], line.get("workers")
@@ -249,8 +249,8 @@ class Run:
     agreed: NDArray[np.bool_]  # all workers had the same plan, [T]
     acted: NDArray[np.bool_]  # the next sizes differ, [T]
     why: tuple[str, ...]  # the balancer's reasons
-    skipped: int = 0  # lines that could not be read; their iterations are missing here
-    lost: int = 0  # iterations that could not be written, as on a full disk; they are missing here too
+    skipped_lines: int = 0  # lines that could not be read; their iterations are missing here
+    lost_records: int = 0  # iterations that could not be written, as on a full disk; they are missing here too
 
     def __len__(self) -> int:
         """Return the number of iterations."""
@@ -373,7 +373,7 @@ def read_async_run(path: str | Path) -> AsyncRun:
 def _read(path: str | Path, noun: str) -> Run | AsyncRun:
     reader = RunReader(path)
     if not reader.poll():
-        skipped = f"; {reader.skipped} of its lines could not be read" if reader.skipped else ""
+        skipped = f"; {reader.skipped_lines} of its lines could not be read" if reader.skipped_lines else ""
         raise ValueError(f"{to_printable(str(path))} holds no {noun} yet{skipped}")
     return reader.run()
 
@@ -412,8 +412,8 @@ class AsyncRun:
     stragglers: tuple[tuple[str, ...], ...]
     acted: tuple[bool, ...]
     why: tuple[str, ...]
-    skipped: int = 0  # lines that could not be read; their rounds are missing here
-    lost: int = 0  # rounds that could not be written; they are missing here
+    skipped_lines: int = 0  # lines that could not be read; their rounds are missing here
+    lost_records: int = 0  # rounds that could not be written; they are missing here
 
     def __len__(self) -> int:
         """Return the number of rounds."""

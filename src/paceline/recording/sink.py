@@ -455,7 +455,7 @@ class JsonLines(Sink):
 
     Attributes
     ----------
-    lost
+    lost_records
         Number of iterations that could not be written.
 
     Examples
@@ -478,7 +478,7 @@ class JsonLines(Sink):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.lost = 0
+        self.lost_records = 0
         self._lines: LineWriter | None = None
         self._lost_since = 0
         self._fleet: tuple[tuple[str, ...], int] | None = None
@@ -505,7 +505,7 @@ class JsonLines(Sink):
         if fleet == self._fleet and self._write_line(about | lost | {"run": self._run}):
             self._lost_since = 0
         else:
-            self.lost += 1
+            self.lost_records += 1
             self._lost_since += 1
 
     def _open_file(self) -> LineWriter:

@@ -153,7 +153,7 @@ def _next(run: Run) -> dict[str, str]:
     recent = shown(waits.share, "percent")
     if waits.share <= 0.05:
         return answer(asks, "Nothing", f"Workers waited {recent} of their time recently.")
-    if waits.known and waits.from_work > waits.from_workers:
+    if waits.is_known and waits.from_work > waits.from_workers:
         text = f"{shown(waits.from_work, 'percent')} of the time would be waited even if all had one speed: "
         return answer(asks, "Even out the samples", text + "divide samples by what they cost (Costs).")
     off = finite_median(np.abs(run.forecast_error[-RECENT:]))
@@ -275,8 +275,8 @@ def _times(run: Run) -> dict[str, Any]:
         ("waiting with the actual work, all at one speed: uneven samples", waits.from_work, "percent"),
         ("time that balancing took, per iteration", finite_mean(fleet["overhead_seconds"]), "seconds"),
         ("times the workers had different plans", int((~run.agreed).sum()), "count"),
-        ("lines of the file that could not be read", run.skipped, "count"),
-        ("iterations that could not be written to the file", run.lost, "count"),
+        ("lines of the file that could not be read", run.skipped_lines, "count"),
+        ("iterations that could not be written to the file", run.lost_records, "count"),
     )
     known = [(name, shown(value, form)) for name, value, form in rows if not np.isnan(value)]
     return section("Iteration times", "", chart, figures(known))

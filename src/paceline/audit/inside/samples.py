@@ -25,7 +25,7 @@ class UnserializableError(TypeError):
 def written(item: Any) -> Any:
     """Return an item as tensors, plain values, lists and dictionaries.
 
-    >>> written((1, {"x": np.array([2.0])}))
+    >>> serialize((1, {"x": np.array([2.0])}))
     {'tuple': [1, {'dict': [['x', {'array': tensor([2.], dtype=torch.float64)}]]}]}
     """
     if isinstance(item, torch.Tensor):
@@ -99,7 +99,7 @@ def leaves(known: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 def counts(known: Any) -> dict[str, int]:
     """Return the sizes of an item's parts: all values, and those that a loss may count.
 
-    >>> counts(written({"labels": torch.tensor([-100, 5, 7])}))
+    >>> part_sizes(serialize({"labels": torch.tensor([-100, 5, 7])}))
     {'labels': 3, 'labels that count': 2}
     """
     found = {}
