@@ -59,7 +59,7 @@ class Made:
             gradient = self.rule([[list(map(self.sample, refs)) for refs in row] for row in batches], state)
             each = gradient if isinstance(gradient, list) else [gradient] * ranks
             for rank, record in enumerate(records):
-                moved[rank] = moved[rank] - (0.0 if plan.frozen else 0.1) * each[rank]
+                moved[rank] = moved[rank] - (0.0 if plan.frozen_parameters else 0.1) * each[rank]
                 said = {**self.step_facts, "sizes": [[len(refs) for refs in batches[0]]]}
                 delivered = {"balanced loader 0": step + 1} if self.balanced else {self.stream: (step + 1) * self.micro}
                 record.steps.append(StepRecord(delivered, apart(each[rank]), added(start, moved[rank]), said))
@@ -67,7 +67,7 @@ class Made:
 
     def of_step(self, plan, step, ranks, records):
         """The samples of a step's micro-batches, which are noted on the records."""
-        given, found = (plan.arranged or {}).get(self.stream, []), []
+        given, found = (plan.arrangement or {}).get(self.stream, []), []
         for number in range(step * self.micro, (step + 1) * self.micro):
             own = [[(rank, number, place) for place in range(self.size)] for rank in range(ranks)]
             found.append(given[number] if number < len(given) else own)
@@ -84,7 +84,7 @@ class Made:
             numbers = np.random.default_rng([told.seed, step]).permutation(numbers)
         if told and step < len(told.numbers):
             numbers = np.array(told.numbers[step])
-        uneven = np.arange(1, ranks + 1) + step % 2 if told and told.uneven else np.ones(ranks)
+        uneven = np.arange(1, ranks + 1) + step % 2 if told and told.uneven_sizes else np.ones(ranks)
         ends = np.rint(np.cumsum(uneven) / uneven.sum() * self.balanced).astype(int)
         return [[part.tolist() for part in np.split(numbers, ends[:-1])]]
 

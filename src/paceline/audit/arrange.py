@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.audit.run import RANDINT, Arranged, RankRecord, Ref, StepRecord
+from paceline.audit.run import RANDINT, Arrangement, RankRecord, Ref, StepRecord
 
 
 def groups(record: RankRecord, stream: str) -> list[range]:
@@ -17,7 +17,7 @@ def groups(record: RankRecord, stream: str) -> list[range]:
     those at an epoch's end may have fewer.
     Where a loop has fetched all before its first step, nobody knows: then every batch stands for itself.
     """
-    counts = [step.delivered.get(stream, 0) for step in record.steps]
+    counts = [step.batches_delivered.get(stream, 0) for step in record.steps]
     grown = [after for before, after in pairwise([0, *counts]) if after > before]
     if len(grown) == 1 and len(counts) > 1:
         return [range(number, number + 1) for number in range(grown[0])]
@@ -31,10 +31,10 @@ def group_by_batch(record: RankRecord) -> list[list[StepRecord]]:
     found: list[list[StepRecord]] = []
     seen: dict[str, int] | None = None
     for step in record.steps:
-        if step.delivered != seen:
+        if step.batches_delivered != seen:
             found.append([])
         found[-1].append(step)
-        seen = step.delivered
+        seen = step.batches_delivered
     return found
 
 
@@ -42,10 +42,10 @@ Placement = Callable[[str, range, list[list[int]]], list[list[list[Ref]]]]
 """Function that places a step's samples: from a stream, its batches, and their sizes on every rank."""
 
 
-def arranged(records: Sequence[RankRecord], place: Placement) -> Arranged:
+def arrange_samples(records: Sequence[RankRecord], place: Placement) -> Arrangement:
     """Return every step's samples as ``place`` assigns them."""
-    found: Arranged = {}
-    for stream in shared(records):
+    found: Arrangement = {}
+    for stream in shared_streams(records):
         batches: list[list[list[Ref]]] = []
         for group in groups(records[0], stream):
             if all(group.stop <= len(record.streams[stream]) for record in records):
@@ -54,14 +54,14 @@ def arranged(records: Sequence[RankRecord], place: Placement) -> Arranged:
     return found
 
 
-def shared(records: Sequence[RankRecord]) -> list[str]:
+def shared_streams(records: Sequence[RankRecord]) -> list[str]:
     """Return the streams of samples that every rank has.
 
     Without a loader, numbers that the script draws in every step count as numbers of samples.
     """
     known = [stream for stream in records[0].streams if all(stream in record.streams for record in records)]
     loaded = [stream for stream in known if not stream.startswith(RANDINT)]
-    counts = {stream: [step.delivered.get(stream, 0) for step in records[0].steps] for stream in known}
+    counts = {stream: [step.batches_delivered.get(stream, 0) for step in records[0].steps] for stream in known}
     return loaded or [stream for stream in known if counts[stream] and counts[stream][-1] >= len(counts[stream])]
 
 
@@ -86,12 +86,12 @@ def assign_in_order(samples: Sequence[Ref], sizes: list[list[int]]) -> list[list
     return [[[next(rest) for _ in range(size)] for size in row] for row in sizes]
 
 
-def as_they_were(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
+def original_placement(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
     """Assign every rank its own samples."""
     return assign_in_order(pool(group, sizes), sizes)
 
 
-def mixed(records: Sequence[RankRecord], seed: int) -> Placement:
+def mixed_placement(records: Sequence[RankRecord], seed: int) -> Placement:
     """Return a placement that mixes a step's samples over all ranks and micro-batches, in batches of the same sizes.
 
     In every other step it gives the smallest samples to the first batches and the largest to the last, so that a
@@ -118,7 +118,7 @@ def mixed(records: Sequence[RankRecord], seed: int) -> Placement:
     return place
 
 
-def in_one_process(micro_batches: int | None) -> Placement:
+def one_process_placement(micro_batches: int | None) -> Placement:
     """Return a placement that gives one process all: batches of all ranks joined, or so many micro-batches a step."""
 
     def place(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
@@ -130,11 +130,11 @@ def in_one_process(micro_batches: int | None) -> Placement:
     return place
 
 
-def moved(arranged_: Arranged) -> bool:
+def has_moved_samples(arrangement: Arrangement) -> bool:
     """Return whether any sample is on another rank or in another batch than it was."""
     return any(
         (number, rank) != (ref[1], ref[0])
-        for batches in arranged_.values()
+        for batches in arrangement.values()
         for number, row in enumerate(batches)
         for rank, refs in enumerate(row)
         for ref in refs

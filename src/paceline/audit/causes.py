@@ -18,9 +18,9 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.audit import arrange, compare
-from paceline.audit.arrange import as_they_were, group_by_batch, groups, pool, shared, sizes_of
-from paceline.audit.compare import flat
-from paceline.audit.run import Arranged, AuditPlan, BalancedRun, RankRecord
+from paceline.audit.arrange import group_by_batch, groups, original_placement, pool, shared_streams, sizes_of
+from paceline.audit.compare import flat_gradients
+from paceline.audit.run import Arrangement, AuditPlan, BalancedRun, RankRecord
 from paceline.audit.verdict import AuditVerdict, Cause
 
 if TYPE_CHECKING:
@@ -40,16 +40,16 @@ class Probe:
     control: float  # relative deviation of two steps that hold the same
     residual: float  # part of the gradient of mixed x and y that neither explains, relative
     shares: tuple[float, float]  # of x in its mixtures with y and with z, by their gradients; NaN if it cannot be told
-    expected: float  # the share of x in the samples
+    expected_share: float  # the share of x in the samples
     # how much the first rank and the first micro-batch count, times their number: 1 if they count as all others
     rank_weight: float
     micro_weight: float
     counts: tuple[dict[str, int], ...]  # the sizes of x, y and z
     extreme: bool  # a sample counts nothing beside another although it has a gradient when alone
-    again: Array  # the gradient of the last step
+    repeated_gradient: Array  # the gradient of the last step
 
 
-def distinct(sizes: Sequence[dict[str, int]]) -> list[int]:
+def choose_three(sizes: Sequence[dict[str, int]]) -> list[int]:
     """Return three places: of the smallest, of the largest, and of one in between."""
     order = sorted(range(len(sizes)), key=lambda place: (sum(sizes[place].values()), place))
     rest = [place for place in order if place not in (order[0], order[-1])]
@@ -65,19 +65,19 @@ def fill(step: str, micro: int, rank: int, place: int) -> int:
     return 0 if (rank if step == "rank" else micro) == 0 else 1
 
 
-def probing(
+def arrange_probe(
     records: Sequence[RankRecord], steps: Sequence[str] = PROBE_STEPS
-) -> tuple[Arranged, tuple[dict[str, int], ...]]:
+) -> tuple[Arrangement, tuple[dict[str, int], ...]]:
     """Return the samples of a probing run, and the sizes of x, y and z; the first step is repeated in all streams."""
-    groups_of = {stream: groups(records[0], stream)[0] for stream in shared(records)}
+    groups_of = {stream: groups(records[0], stream)[0] for stream in shared_streams(records)}
     firsts = {stream: (group, sizes_of(records, stream, group)) for stream, group in groups_of.items()}
     main = max(firsts, key=lambda stream: len(pool(*firsts[stream])))
     refs = pool(*firsts[main])
     known = [records[rank].streams[main][number][place].counts for rank, number, place in refs]
-    chosen = [refs[place] for place in distinct(known)]
-    found: Arranged = {}
+    chosen = [refs[place] for place in choose_three(known)]
+    found: Arrangement = {}
     for stream, (group, sizes) in firsts.items():
-        base = as_they_were(stream, group, sizes)
+        base = original_placement(stream, group, sizes)
         found[stream] = []
         for step in steps:
             if step.startswith("own") or stream != main:
@@ -90,22 +90,22 @@ def probing(
     return found, tuple(known[refs.index(ref)] for ref in chosen)
 
 
-def probing_gradients(
+def probe_gradients(
     record: RankRecord, names: Sequence[str], expected: dict[str, int], *, raw: bool = False
 ) -> dict[str, Array] | None:
     """Return the gradients of a probing run's steps; None if they did not take the batches that were meant for them."""
     steps = group_by_batch(record)[: len(names)]
     aligned = all(
-        [after - before for before, after in pairwise(step[0].delivered[stream] for step in steps)]
+        [after - before for before, after in pairwise(step[0].batches_delivered[stream] for step in steps)]
         == [batches] * (len(steps) - 1)
         for stream, batches in expected.items()
     )
     if len(steps) < len(names) or not aligned:
         return None
-    return {name: flat(steps[number], raw=raw) for number, name in enumerate(names)}
+    return {name: flat_gradients(steps[number], raw=raw) for number, name in enumerate(names)}
 
 
-def measured(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[str, int], ...]) -> Probe:
+def measure_probe(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[str, int], ...]) -> Probe:
     """Return what the gradients of the probing steps show."""
     base = vector["own"]
     control = float(np.abs(vector["own again"] - base).max(initial=0) / (np.abs(base).max(initial=0) or 1))
@@ -116,15 +116,17 @@ def measured(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dic
         control=control,
         residual=max(fit[2] for fit in fits),
         shares=(_share(fits[0]), _share(fits[1])),
-        expected=float(np.mean([(size + 1) // 2 / size for size in batches])) if min(batches) > 1 else float("nan"),
+        expected_share=float(np.mean([(size + 1) // 2 / size for size in batches]))
+        if min(batches) > 1
+        else float("nan"),
         rank_weight=rank[0] * len(sizes[0]) if len(sizes[0]) > 1 else 1.0,
         micro_weight=micro[0] * len(sizes) if len(sizes) > 1 else 1.0,
         extreme=any(
-            abs(_share(fit) - 0.5) > 0.5 - 1e-9 and _both(vector["x"], vector[other])
+            abs(_share(fit) - 0.5) > 0.5 - 1e-9 and _are_comparable(vector["x"], vector[other])
             for fit, other in zip(fits, "yz", strict=True)
         ),
         counts=counts,
-        again=vector["own again"],
+        repeated_gradient=vector["own again"],
     )
 
 
@@ -132,7 +134,7 @@ def _share(fit: tuple[float, float, float]) -> float:
     return fit[0] / (fit[0] + fit[1]) if fit[0] + fit[1] else float("nan")
 
 
-def _both(one: Array, other: Array) -> bool:
+def _are_comparable(one: Array, other: Array) -> bool:
     """Return whether neither vector is nothing beside the other."""
     lengths = np.linalg.norm(one), np.linalg.norm(other)
     return bool(min(lengths) > 1e-9 * max(lengths))
@@ -146,21 +148,21 @@ def mixture_weights(mixture: Array, one: Array, other: Array) -> tuple[float, fl
     basis = np.stack([one, other], axis=1)
     factors, *_ = np.linalg.lstsq(basis, mixture, rcond=1e-10)
     rest = mixture - basis @ factors
-    if not _both(one, other) and max(np.linalg.norm(one), np.linalg.norm(other)) > 0:
+    if not _are_comparable(one, other) and max(np.linalg.norm(one), np.linalg.norm(other)) > 0:
         zero = int(np.linalg.norm(one) > np.linalg.norm(other))
         factors[zero] = 1 - factors[1 - zero]
     return float(factors[0]), float(factors[1]), float(np.linalg.norm(rest) / (np.linalg.norm(mixture) or 1))
 
 
-def named(shown: Probe, tolerance: float) -> str:
+def explain_shares(probe: Probe, tolerance: float) -> str:
     """Return which property of the samples explains the measured weights, such as the labels that count."""
-    if any(abs(share - 0.5) > 0.5 - 1e-9 for share in shown.shares):
+    if any(abs(share - 0.5) > 0.5 - 1e-9 for share in probe.shares):
         return "samples without any loss term leave the others the whole weight"
-    for share, other in zip(shown.shares, shown.counts[1:], strict=True):
-        if not 0 < share < 1 or abs(share - shown.expected) < tolerance:
+    for share, other in zip(probe.shares, probe.counts[1:], strict=True):
+        if not 0 < share < 1 or abs(share - probe.expected_share) < tolerance:
             continue
-        ratio = share / (1 - share) * (1 - shown.expected) / shown.expected
-        for part, size in sorted(shown.counts[0].items(), key=lambda item: len(item[0])):
+        ratio = share / (1 - share) * (1 - probe.expected_share) / probe.expected_share
+        for part, size in sorted(probe.counts[0].items(), key=lambda item: len(item[0])):
             for less in (0, 1):  # a token that predicts the next has one term less than it has tokens
                 rest = other.get(part, 0) - less
                 if rest > 0 and abs(ratio - (size - less) / rest) < tolerance * max(ratio, 1):
@@ -174,132 +176,140 @@ Probes = tuple[Probe | None, Probe | None, bool]
 """What the gradients show that optimizers use, and those that backward() left; and whether the latter are summed."""
 
 
-def find_cause(audit: Audit, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
+def find_cause(audit: Audit, difference: compare.Difference, *, one_process: bool = False) -> AuditVerdict:
     """Make the probing run, and return the verdict that it leads to."""
-    shown, raw, summed = _run_probes(audit, alone=alone)
-    if audit.random and (shown is None or shown.control > 100 * audit.tolerance):
-        return audit.unknown(Cause.CHANCE)
-    if shown is None:
-        return audit.not_exact(Cause.UNKNOWN, found)
-    if shown.control > 100 * audit.tolerance:
-        return _carried_verdict(audit, found, shown)
+    probe, raw, summed = _run_probes(audit, one_process=one_process)
+    if audit.is_random and (probe is None or probe.control > 100 * audit.tolerance):
+        return audit.inconclusive(Cause.CHANCE)
+    if probe is None:
+        return audit.not_exact(Cause.UNKNOWN, difference)
+    if probe.control > 100 * audit.tolerance:
+        return _carried_verdict(audit, difference, probe)
     facts = audit.base.records[0].facts
     fine = 1e-5 if audit.precision == "float64" else 2e-2
     rows, samples = facts.get("collated", (0, 0))
-    filtered = f"collate_fn leaves {rows} of {samples} samples" if rows < samples else ""
-    changed = shown.residual > fine and raw is not None and raw.residual <= fine
+    filter_detail = f"collate_fn leaves {rows} of {samples} samples" if rows < samples else ""
+    changed = probe.residual > fine and raw is not None and raw.residual <= fine
     if changed:  # by the script itself, between backward() and step()
         assert raw is not None
-        shown = raw
-    if shown.residual > fine or (shown.extreme and not filtered):
+        probe = raw
+    if probe.residual > fine or (probe.extreme and not filter_detail):
         if hooks := facts.get("hooks"):
-            without, _, _ = _run_probes(audit, alone=alone, hooks=False)
+            without, _, _ = _run_probes(audit, one_process=one_process, hooks=False)
             if without is None:
-                return audit.not_exact(Cause.UNKNOWN, found)
+                return audit.not_exact(Cause.UNKNOWN, difference)
             if without.residual <= fine and not without.extreme:
                 more = " and others" if len(hooks) > 1 else ""
-                return audit.not_exact(Cause.HOOKS, found, f"by a hook on {hooks[0]}{more}")
+                return audit.not_exact(Cause.HOOKS, difference, f"by a hook on {hooks[0]}{more}")
         detail = ", ".join(facts.get("mixing", [])) or "negatives within the batch, hard examples, mixup"
-        return audit.not_exact(Cause.ROWS, found, detail)
-    if any(abs(share - shown.expected) > fine for share in shown.shares):
-        return audit.not_exact(Cause.TERMS, found, filtered or named(shown, 10 * fine))
-    if abs(shown.micro_weight - 1) > fine:
-        return audit.not_exact(Cause.MICRO_BATCHES, found, f"the first counts {shown.micro_weight:.3g} times its share")
+        return audit.not_exact(Cause.ROWS, difference, detail)
+    if any(abs(share - probe.expected_share) > fine for share in probe.shares):
+        return audit.not_exact(Cause.TERMS, difference, filter_detail or explain_shares(probe, 10 * fine))
+    if abs(probe.micro_weight - 1) > fine:
+        return audit.not_exact(
+            Cause.MICRO_BATCHES, difference, f"the first counts {probe.micro_weight:.3g} times its share"
+        )
     if changed and not summed:
-        return audit.not_exact(Cause.HOOKS, found, "by the script, after backward()")
-    if abs(shown.rank_weight - 1) > fine:
-        return audit.not_exact(Cause.RANKS, found, f"the first counts {shown.rank_weight:.3g} times its share")
-    return _verdict_without_probe_evidence(audit, found, filtered)
+        return audit.not_exact(Cause.HOOKS, difference, "by the script, after backward()")
+    if abs(probe.rank_weight - 1) > fine:
+        return audit.not_exact(Cause.RANKS, difference, f"the first counts {probe.rank_weight:.3g} times its share")
+    return _verdict_without_probe_evidence(audit, difference, filter_detail)
 
 
-def _carried_verdict(audit: Audit, found: compare.Difference, shown: Probe) -> AuditVerdict:
+def _carried_verdict(audit: Audit, difference: compare.Difference, probe: Probe) -> AuditVerdict:
     """Return the verdict on a script whose gradient of the same samples depends on the steps before."""
-    first = max(found.steps[0].values(), default=0.0) if found.steps else 0.0
+    first = max(difference.steps[0].values(), default=0.0) if difference.steps else 0.0
     if first > audit.tolerance:  # before anything was carried
-        return audit.not_exact(Cause.UNKNOWN, found, "state that is carried from step to step hides it")
+        return audit.not_exact(Cause.UNKNOWN, difference, "state that is carried from step to step hides it")
     same, _, _ = _run_probes(audit, steps=CONTROL_STEPS)
-    largest = np.abs(shown.again).max(initial=0)
-    if same is None or np.allclose(same.again, shown.again, rtol=0, atol=100 * audit.tolerance * largest):
-        return audit.not_exact(Cause.UNKNOWN, found, "what changes from step to step hides it")  # whatever the batches
-    return audit.not_exact(Cause.CARRIED, found)
+    largest = np.abs(probe.repeated_gradient).max(initial=0)
+    if same is None or np.allclose(
+        same.repeated_gradient, probe.repeated_gradient, rtol=0, atol=100 * audit.tolerance * largest
+    ):
+        return audit.not_exact(
+            Cause.UNKNOWN, difference, "what changes from step to step hides it"
+        )  # whatever the batches
+    return audit.not_exact(Cause.CARRIED, difference)
 
 
-def _verdict_without_probe_evidence(audit: Audit, found: compare.Difference, filtered: str) -> AuditVerdict:
+def _verdict_without_probe_evidence(audit: Audit, difference: compare.Difference, filter_detail: str) -> AuditVerdict:
     """Return the verdict on a script of which the probing run shows nothing: by what it was seen to do."""
     records, close = audit.base.records, 100 * audit.tolerance
     for name, values in records[0].facts.get("not trained", {}).items():
         others = [record.facts.get("not trained", {}).get(name, values) for record in records]
         if any(len(other) == len(values) and not np.allclose(values, other, rtol=close) for other in others):
             kind = name.rpartition(" ")[0]
-            return audit.not_exact(Cause.RANKS, found, f"parameters of a {kind} that no optimizer has differ")
-    if filtered:
-        return audit.not_exact(Cause.TERMS, found, filtered)
-    return audit.not_exact(Cause.UNKNOWN, found)
+            return audit.not_exact(Cause.RANKS, difference, f"parameters of a {kind} that no optimizer has differ")
+    if filter_detail:
+        return audit.not_exact(Cause.TERMS, difference, filter_detail)
+    return audit.not_exact(Cause.UNKNOWN, difference)
 
 
-def unlike_one(audit: Audit, found: compare.Difference, one: RankRecord) -> AuditVerdict:
+def find_one_process_cause(audit: Audit, difference: compare.Difference, one: RankRecord) -> AuditVerdict:
     """Find why a step differs from that of one process although samples may be exchanged."""
-    ours, theirs = (compare.flat([record.steps[0]]) for record in (audit.base.records[0], one))
+    ours, theirs = (compare.flat_gradients([record.steps[0]]) for record in (audit.base.records[0], one))
     factor = float(ours @ theirs / (theirs @ theirs or 1))
     ranks = len(audit.base.records)
     if np.abs(ours - factor * theirs).max(initial=0) > 100 * audit.tolerance * np.abs(ours).max(initial=0):
-        return find_cause(audit, found, alone=True)
+        return find_cause(audit, difference, one_process=True)
     detail = f"{factor:.4g} times that of one process"
     if abs(factor - 1 / ranks) < 0.01 / ranks:
-        return audit.not_exact(Cause.SUM, found, detail)
-    return audit.not_exact(Cause.TIMES_RANKS if factor > 1 else Cause.UNKNOWN, found, detail)
+        return audit.not_exact(Cause.SUM, difference, detail)
+    return audit.not_exact(Cause.TIMES_RANKS if factor > 1 else Cause.UNKNOWN, difference, detail)
 
 
-def by_size(audit: Audit, found: compare.Difference) -> AuditVerdict:
+def find_size_cause(audit: Audit, difference: compare.Difference) -> AuditVerdict:
     """Distinguish sums from unweighted means, by how a rank's weight depends on its size."""
-    kind = audit.balanced[0]
+    kind = audit.balanced_loaders[0]
     if audit.streams:
-        return audit.not_exact(Cause.OTHER_DATA, found, ", ".join(audit.streams))
-    shown, _, _ = _run_probes(audit)
-    if shown is not None and shown.control > 100 * audit.tolerance:
-        return audit.unknown(Cause.CHANCE) if audit.random else _carried_verdict(audit, found, shown)
+        return audit.not_exact(Cause.OTHER_DATA, difference, ", ".join(audit.streams))
+    probe, _, _ = _run_probes(audit)
+    if probe is not None and probe.control > 100 * audit.tolerance:
+        return audit.inconclusive(Cause.CHANCE) if audit.is_random else _carried_verdict(audit, difference, probe)
     exponent = _size_exponent(audit, kind) if kind["candidates"] else None
     if exponent == 2:
-        return audit.not_exact(Cause.SUM, found, "a rank's weight grows with the square of its batch")
+        return audit.not_exact(Cause.SUM, difference, "a rank's weight grows with the square of its batch")
     if exponent == 0:
-        return audit.not_exact(Cause.NOT_WEIGHTED, found)
+        return audit.not_exact(Cause.NOT_WEIGHTED, difference)
     mixing = audit.base.records[0].facts.get("mixing", [])
-    return audit.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
+    return audit.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, difference, ", ".join(mixing))
 
 
-def _run_probes(audit: Audit, *, alone: bool = False, hooks: bool = True, steps: Sequence[str] = PROBE_STEPS) -> Probes:
+def _run_probes(
+    audit: Audit, *, one_process: bool = False, hooks: bool = True, steps: Sequence[str] = PROBE_STEPS
+) -> Probes:
     """Make all probing steps, as many in one run as an epoch has."""
-    of, each, epoch, sizes, counts = (_of_balanced if audit.balanced else _of_plain)(audit, alone, steps)
-    found: dict[str, Array] = {}
+    of, each, epoch, sizes, counts = (_of_balanced if audit.balanced_loaders else _of_plain)(audit, one_process, steps)
+    vector_by_step: dict[str, Array] = {}
     raw: list[dict[str, Array]] = [{}, {}]  # of the first and the last rank
     many = min(max(epoch, 1), len(PROBE_STEPS))
     for first in range(0, len(PROBE_STEPS) if counts else 0, many):
         part = range(first, min(first + many, len(PROBE_STEPS)))
-        run = audit.run(replace(of(part), hooks=hooks), alone)
+        run = audit.run(replace(of(part), hooks=hooks), one_process)
         names = [PROBE_STEPS[number] for number in part]
-        vectors = None if run.error or not run.records else probing_gradients(run.records[0], names, each)
+        vectors = None if run.error or not run.records else probe_gradients(run.records[0], names, each)
         if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
             return None, None, True
-        found |= vectors
+        vector_by_step |= vectors
         for known, record in zip(raw, (run.records[0], run.records[-1]), strict=True):
-            known |= probing_gradients(record, names, each, raw=True) or {}
-    if not found:
+            known |= probe_gradients(record, names, each, raw=True) or {}
+    if not vector_by_step:
         return None, None, True
-    shown = measured(found, sizes, counts)
-    if any(len(vector) != len(found["own"]) for vector in raw[0].values()):
-        return shown, None, True
-    return shown, measured(raw[0], sizes, counts), np.allclose(raw[0]["own"], raw[1].get("own", np.nan))
+    probe = measure_probe(vector_by_step, sizes, counts)
+    if any(len(vector) != len(vector_by_step["own"]) for vector in raw[0].values()):
+        return probe, None, True
+    return probe, measure_probe(raw[0], sizes, counts), np.allclose(raw[0]["own"], raw[1].get("own", np.nan))
 
 
 Probing = tuple[Callable[[range], AuditPlan], dict[str, int], int, list[list[int]], tuple[dict[str, int], ...]]
 """Plan of some probing steps, batches of each step on every stream, steps of an epoch, sizes, and counts of x, y, z."""
 
 
-def _of_plain(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:
-    assigned, counts = probing(audit.base.records, steps)
+def _of_plain(audit: Audit, one_process: bool, steps: Sequence[str]) -> Probing:
+    assigned, counts = arrange_probe(audit.base.records, steps)
     each = {name: len(batches) // len(PROBE_STEPS) for name, batches in assigned.items()}
     main = max(assigned, key=lambda name: sum(len(refs) for row in assigned[name] for refs in row))
-    if alone:
+    if one_process:
         assigned = {name: [[[ref for refs in row for ref in refs]] for row in rows] for name, rows in assigned.items()}
     sizes = [[len(refs) for refs in row] for row in assigned[main][: each[main]]]
     lengths = audit.base.records[0].facts.get("lengths", {})
@@ -307,16 +317,16 @@ def _of_plain(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:
 
     def of(numbers: range) -> AuditPlan:
         part = {name: rows[numbers.start * each[name] : numbers.stop * each[name]] for name, rows in assigned.items()}
-        return audit.frozen(len(numbers), arranged=part)
+        return audit.frozen_plan(len(numbers), arrangement=part)
 
     return of, each, min(known, default=len(PROBE_STEPS)), sizes, counts
 
 
-def _of_balanced(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:
-    kind = audit.balanced[0]
+def _of_balanced(audit: Audit, one_process: bool, steps: Sequence[str]) -> Probing:
+    kind = audit.balanced_loaders[0]
     ranks = int(kind["ranks"])
     numbers, counts = zip(*kind["candidates"], strict=True) if kind["candidates"] else ((), ())
-    chosen = distinct(counts) if len(counts) > 2 else []
+    chosen = choose_three(counts) if len(counts) > 2 else []
     size, three = kind["step"], [numbers[place] for place in chosen]
     base = [numbers[place % len(numbers)] for place in range(size)] if chosen else []
     # Each rank's part is one after the other.
@@ -328,7 +338,7 @@ def _of_balanced(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:
     ]
 
     def of(part: range) -> AuditPlan:
-        return audit.frozen(len(part), balanced=BalancedRun(numbers=assigned[part.start : part.stop]))
+        return audit.frozen_plan(len(part), balanced=BalancedRun(numbers=assigned[part.start : part.stop]))
 
     return of, {}, kind["batches"], [[size // ranks] * ranks], tuple(counts[place] for place in chosen)
 
@@ -337,12 +347,12 @@ def _size_exponent(audit: Audit, kind: dict[str, Any]) -> float | None:
     """Return the power of a rank's size that its weight follows: 1 if every sample counts the same."""
     one, other = (kind["candidates"][place][0] for place in (0, -1))
     numbers = [[one] * kind["step"], [other] * kind["step"], [one] * kind["step"], [one] * kind["step"]]
-    rows = _rows(audit, BalancedRun(uneven=True, numbers=numbers))
+    rows = _rows(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
     if rows is None or len(rows[3][0]) != 2 or rows[3][0][0] == rows[3][0][1]:
         return None
     first = rows[3][0][0]  # in the last step, the first rank gets the one sample and the second the other
     numbers[3] = [one] * first + [other] * (kind["step"] - first)
-    mixed = _rows(audit, BalancedRun(uneven=True, numbers=numbers))
+    mixed = _rows(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
     if mixed is None:
         return None
     first_weight, rest, _ = mixture_weights(mixed[3][1], mixed[0][1], mixed[1][1])
@@ -358,8 +368,8 @@ def _size_exponent(audit: Audit, kind: dict[str, Any]) -> float | None:
 
 def _rows(audit: Audit, balanced: BalancedRun) -> list[tuple[list[int], Array]] | None:
     """Return the ranks' sizes and the gradient of four steps from the same parameters."""
-    run = audit.run(audit.frozen(4, balanced=balanced), False)
+    run = audit.run(audit.frozen_plan(4, balanced=balanced), False)
     steps = arrange.group_by_batch(run.records[0])[:4] if run.records and not run.error else []
     if len(steps) < 4:
         return None
-    return [(step[0].facts["sizes"][0], compare.flat(step)) for step in steps]
+    return [(step[0].facts["sizes"][0], compare.flat_gradients(step)) for step in steps]

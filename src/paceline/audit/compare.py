@@ -22,7 +22,7 @@ class Difference:
         """The largest of all."""
         return max((amount for step in self.steps for amount in step.values()), default=0.0)
 
-    def begins(self, tolerance: float) -> tuple[int, str]:
+    def first_above(self, tolerance: float) -> tuple[int, str]:
         """Return the first step that deviates by more, and the first parameter that does."""
         for number, step in enumerate(self.steps):
             for name, amount in step.items():
@@ -31,16 +31,18 @@ class Difference:
         return 0, ""
 
 
-def difference(expected: Sequence[RankRecord], found: Sequence[RankRecord]) -> Difference:
+def compare_runs(expected: Sequence[RankRecord], actual: Sequence[RankRecord]) -> Difference:
     """Compare two runs rank by rank, step by step."""
     steps = []
-    for number in range(min(len(record.steps) for record in [*expected, *found])):
-        pairs = zip(expected, found, strict=True)
-        steps.append(worst([of_step(one, one.steps[number], other.steps[number]) for one, other in pairs]))
+    for number in range(min(len(record.steps) for record in [*expected, *actual])):
+        pairs = zip(expected, actual, strict=True)
+        steps.append(
+            largest_deviations([step_deviations(one, one.steps[number], other.steps[number]) for one, other in pairs])
+        )
     return Difference(tuple(steps))
 
 
-def of_step(record: RankRecord, one: StepRecord, other: StepRecord) -> dict[str, float]:
+def step_deviations(record: RankRecord, one: StepRecord, other: StepRecord) -> dict[str, float]:
     """Return the relative deviations of one step: of gradients, and of how far parameters moved."""
     moved, others = (
         {
@@ -51,19 +53,19 @@ def of_step(record: RankRecord, one: StepRecord, other: StepRecord) -> dict[str,
         for step in (one, other)
     )
     longest = max((size(array) for array in moved.values()), default=0.0)
-    gradients = relative(one.gradients, other.gradients)
+    gradients = relative_deviations(one.gradients, other.gradients)
     if not all(array.dtype == np.float64 for array in moved.values()):
         return gradients  # a step's rounding is as large as the step, so parameters say nothing that gradients do not
     parameters = {name: distance(moved[name], others[name]) / (longest or 1.0) for name in moved if name in others}
     return {name: max(gradients.get(name, 0.0), parameters.get(name, 0.0)) for name in {**gradients, **parameters}}
 
 
-def relative(expected: Arrays, found: Arrays) -> dict[str, float]:
+def relative_deviations(expected: Arrays, actual: Arrays) -> dict[str, float]:
     """Return by how much arrays deviate, relative to the largest value of each."""
     overall = max((size(array) for array in expected.values()), default=0.0)
     # relative to the parameter's largest gradient, or to 0.1% of the largest of all
     scales = {name: max(size(array), 1e-3 * overall) or 1.0 for name, array in expected.items()}
-    return {name: distance(expected[name], found[name]) / scales[name] for name in expected if name in found}
+    return {name: distance(expected[name], actual[name]) / scales[name] for name in expected if name in actual}
 
 
 def size(array: Array) -> float:
@@ -88,29 +90,29 @@ def ranks_differ(records: Sequence[RankRecord]) -> Difference:
     steps = []
     for number, step in enumerate(first.steps):
         there = [record.steps[number].gradients for record in others if number < len(record.steps)]
-        steps.append(worst([relative(step.gradients, gradients) for gradients in there]))
+        steps.append(largest_deviations([relative_deviations(step.gradients, gradients) for gradients in there]))
     return Difference(tuple(steps))
 
 
-def worst(found: Sequence[dict[str, float]]) -> dict[str, float]:
+def largest_deviations(deviations: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return the largest deviation of each parameter."""
-    names = dict.fromkeys(name for amounts in found for name in amounts)
-    return {name: max(amounts[name] for amounts in found if name in amounts) for name in names}
+    names = dict.fromkeys(name for amounts in deviations for name in amounts)
+    return {name: max(amounts[name] for amounts in deviations if name in amounts) for name in names}
 
 
-def farthest(parameters: Sequence[Arrays]) -> float:
+def largest_deviation(parameters: Sequence[Arrays]) -> float:
     """Return how far the ranks' parameters are from the first rank's."""
     first, *others = parameters
-    return max((amount for other in others for amount in relative(first, other).values()), default=0.0)
+    return max((amount for other in others for amount in relative_deviations(first, other).values()), default=0.0)
 
 
-def flat(steps: Sequence[StepRecord], *, raw: bool = False) -> Array:
+def flat_gradients(steps: Sequence[StepRecord], *, raw: bool = False) -> Array:
     """Return the gradients of some steps as one vector."""
     arrays = [array.astype(np.float64) for step in steps for array in (step.raw if raw else step.gradients).values()]
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
-def not_a_number(records: Sequence[RankRecord]) -> Difference | None:
+def find_nonfinite(records: Sequence[RankRecord]) -> Difference | None:
     """Return where gradients are not numbers; None if all are."""
     steps = [
         {name: float("inf") for name, array in step.gradients.items() if not np.isfinite(array).all()}

@@ -24,7 +24,7 @@ class Audit:
     run: Runner  # runs the script
     steps: int = 3  # that are compared
     script: bool = True  # with loaders of its own, and not a loss alone
-    found: dict[str, float] = field(default_factory=dict)
+    deviations: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     noise: float = 0.0
     base: AuditRun = field(default_factory=lambda: AuditRun([]))
@@ -35,8 +35,8 @@ class Audit:
         failed = self._begin()
         if failed is not None:
             return failed
-        moved = self._moved_balanced if self.balanced else self._moved_plain
-        return self._repeats() or self._ranks_agree() or moved() or self._check_division() or self.exact()
+        moved = self._check_uneven_sizes if self.balanced_loaders else self._check_moved_samples
+        return self._check_repeatability() or self._check_ranks() or moved() or self._check_division() or self.exact()
 
     # -- the first run ---------------------------------------------------------------------------------------------
 
@@ -48,14 +48,14 @@ class Audit:
             if self.base.records and not self.base.error:
                 break
         else:
-            return self.unknown(Cause.FAILED if self.base.error else Cause.NO_STEPS, self.base.error)
+            return self.inconclusive(Cause.FAILED if self.base.error else Cause.NO_STEPS, self.base.error)
         self.plan = replace(self.plan, supplies=self.base.folder)
-        if not arrange.shared(self.base.records) and not self.balanced:
-            return self.unknown(Cause.NO_SAMPLES)
+        if not arrange.shared_streams(self.base.records) and not self.balanced_loaders:
+            return self.inconclusive(Cause.NO_SAMPLES)
         beside = any(step.facts.get("beside") or step.facts.get("draws") for step in self.base.records[0].steps)
-        if not self.balanced and beside and self.streams[0].startswith(RANDINT):
-            return self.unknown(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
-        if not self.balanced and self.script:
+        if not self.balanced_loaders and beside and self.streams[0].startswith(RANDINT):
+            return self.inconclusive(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
+        if not self.balanced_loaders and self.script:
             self.notes.append(
                 "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample counts the "
                 "same on whichever rank and in whichever micro-batch it lands."
@@ -70,34 +70,35 @@ class Audit:
 
     # -- noise -----------------------------------------------------------------------------------------------------
 
-    def _repeats(self) -> AuditVerdict | None:
+    def _check_repeatability(self) -> AuditVerdict | None:
         """Run the script a second time unchanged, which shows its noise; return a verdict if that settles it."""
-        again, run = self.compared("an equal run", self.plan)
+        again, run = self.run_and_compare("an equal run", self.plan)
         if again is not None and _digests(run.records) != _digests(self.base.records):
             self.notes.append("Two equal runs get different samples: the order is random, whatever is seeded.")
-            again, _ = self.compared(
-                "an equal run", replace(self.plan, arranged=arrange.arranged(self.base.records, arrange.as_they_were))
+            again, _ = self.run_and_compare(
+                "an equal run",
+                replace(self.plan, arrangement=arrange.arrange_samples(self.base.records, arrange.original_placement)),
             )
         if again is None:
-            return self.unknown(Cause.FAILED, "an equal run did not get as far as the first")
+            return self.inconclusive(Cause.FAILED, "an equal run did not get as far as the first")
         self.noise = again.largest
         # equal runs that differ by more than 10% cannot be compared
         if self.noise > 0.1:
-            return self.unknown(Cause.NOISE, f"by {self.noise:.1e} of the gradient")
+            return self.inconclusive(Cause.NOISE, f"by {self.noise:.1e} of the gradient")
         return None
 
     # -- what one run shows ----------------------------------------------------------------------------------------
 
-    def _ranks_agree(self) -> AuditVerdict | None:
+    def _check_ranks(self) -> AuditVerdict | None:
         """Look whether the ranks begin alike, step alike, and have different samples."""
         records = self.base.records
-        if (where := compare.not_a_number(records)) is not None:
+        if (where := compare.find_nonfinite(records)) is not None:
             return self.not_exact(Cause.NOT_A_NUMBER, where)
         if len(records) < 2:
             return None
         difference = compare.ranks_differ(records)
-        final_parameter_deviation = compare.farthest([record.steps[-1].parameters for record in records])
-        if compare.farthest([record.start for record in records]) > self.tolerance:
+        final_parameter_deviation = compare.largest_deviation([record.steps[-1].parameters for record in records])
+        if compare.largest_deviation([record.start for record in records]) > self.tolerance:
             shapes = [{name: array.shape for name, array in record.start.items()} for record in records]
             if any("flat_param" in name for name in shapes[0]) or any(other != shapes[0] for other in shapes[1:]):
                 return None  # of FSDP1: ranks hold different shards
@@ -112,7 +113,7 @@ class Audit:
             if len({(seed, epoch, shuffle) for _, _, shuffle, seed, epoch in orders}) > 1:
                 seeds = ", ".join(f"rank {rank}: {one[3]}" for rank, one in enumerate(orders))
                 return self.not_exact(Cause.ORDER, None, f"seeds of the samplers: {seeds}")
-        for stream in arrange.shared(records):
+        for stream in arrange.shared_streams(records):
             digests = [[one.digest for batch in record.streams[stream] for one in batch] for record in records]
             if all(sorted(digests[0]) == sorted(other) for other in digests[1:]) and len(set(digests[0])) > 1:
                 return self.not_exact(Cause.SAME_DATA, None, "every rank got the same ones in these steps")
@@ -120,22 +121,24 @@ class Audit:
 
     # -- the same samples elsewhere --------------------------------------------------------------------------------
 
-    def _moved_plain(self) -> AuditVerdict | None:
-        exchanged = arrange.arranged(self.base.records, arrange.mixed(self.base.records, 1))
-        if not arrange.moved(exchanged):
-            return self.unknown(Cause.NO_SAMPLES, "there was one rank, one micro-batch: nothing to exchange")
-        found, _ = self.compared("samples exchanged", replace(self.plan, arranged=exchanged))
+    def _check_moved_samples(self) -> AuditVerdict | None:
+        exchanged = arrange.arrange_samples(self.base.records, arrange.mixed_placement(self.base.records, 1))
+        if not arrange.has_moved_samples(exchanged):
+            return self.inconclusive(Cause.NO_SAMPLES, "there was one rank, one micro-batch: nothing to exchange")
+        found, _ = self.run_and_compare("samples exchanged", replace(self.plan, arrangement=exchanged))
         if found is None:
-            return self.unknown(Cause.FAILED, "it did not run with its samples exchanged")
+            return self.inconclusive(Cause.FAILED, "it did not run with its samples exchanged")
         if found.largest > self.tolerance:
             return causes.find_cause(self, found)
-        return self._alone()
+        return self._check_one_process()
 
-    def _moved_balanced(self) -> AuditVerdict | None:
-        uneven, run = self.compared("uneven sizes", replace(self.plan, balanced=BalancedRun(uneven=True, seed=1)))
+    def _check_uneven_sizes(self) -> AuditVerdict | None:
+        uneven, run = self.run_and_compare(
+            "uneven sizes", replace(self.plan, balanced=BalancedRun(uneven_sizes=True, seed=1))
+        )
         if uneven is None:
             return self.not_exact(Cause.UNEVEN, None, run.error)
-        if (where := compare.not_a_number(run.records)) is not None:
+        if (where := compare.find_nonfinite(run.records)) is not None:
             return self.not_exact(Cause.NOT_A_NUMBER, where)
         sizes = [row for step in run.records[0].steps for row in step.facts.get("sizes", [])]
         if all(len(set(row)) == 1 for row in sizes):
@@ -148,19 +151,21 @@ class Audit:
             if None not in seen and len(set(seen)) > 1
         ]:
             return self.not_exact(Cause.DIFFERENT_DATA, None, f"seen in the first samples of loader {different[0]}")
-        equal, _ = self.compared("samples exchanged", replace(self.plan, balanced=BalancedRun(seed=1)))
+        equal, _ = self.run_and_compare("samples exchanged", replace(self.plan, balanced=BalancedRun(seed=1)))
         if equal is None or equal.largest > self.tolerance:
             return causes.find_cause(self, uneven)
-        return causes.by_size(self, uneven)
+        return causes.find_size_cause(self, uneven)
 
-    def _alone(self) -> AuditVerdict | None:
+    def _check_one_process(self) -> AuditVerdict | None:
         """Compare the first step with that of one process on all samples, where the script runs as one."""
         records, found = self.base.records, None
         if len(records) < 2:
             return None
         plan = replace(self.plan, steps=max(2, self.steps))
-        run = self.run(replace(plan, arranged=arrange.arranged(records, arrange.in_one_process(None))), True)
-        wanted = {stream: len(arrange.groups(records[0], stream)[0]) for stream in arrange.shared(records)}
+        run = self.run(
+            replace(plan, arrangement=arrange.arrange_samples(records, arrange.one_process_placement(None))), True
+        )
+        wanted = {stream: len(arrange.groups(records[0], stream)[0]) for stream in arrange.shared_streams(records)}
         if run.records and not run.error:
             counts = {
                 stream: len(groups[0])
@@ -169,16 +174,16 @@ class Audit:
             }
             if counts and counts != wanted:  # one process takes more micro-batches a step, as nanoGPT does
                 number = max(counts.values())
-                exchanged = arrange.arranged(records, arrange.in_one_process(number))
-                run = self.run(replace(plan, arranged=exchanged), True)
+                exchanged = arrange.arrange_samples(records, arrange.one_process_placement(number))
+                run = self.run(replace(plan, arrangement=exchanged), True)
         if run.error or not run.records or run.records[0].world_size != 1:
             self.notes.append("It was not compared with one process: it does not run as one.")
             return None
-        found = compare.relative(run.records[0].steps[0].gradients, records[0].steps[0].gradients)
-        self.found["one process, first step"] = max(found.values(), default=0.0)
-        if self.found["one process, first step"] <= self.tolerance:
+        found = compare.relative_deviations(run.records[0].steps[0].gradients, records[0].steps[0].gradients)
+        self.deviations["one process, first step"] = max(found.values(), default=0.0)
+        if self.deviations["one process, first step"] <= self.tolerance:
             return None
-        return causes.unlike_one(self, compare.Difference((found,)), run.records[0])
+        return causes.find_one_process_cause(self, compare.Difference((found,)), run.records[0])
 
     # -- causes ----------------------------------------------------------------------------------------------------
 
@@ -186,7 +191,8 @@ class Audit:
         """Check that the loop divides the losses of micro-batches; return a verdict if it does not."""
         first = self.base.records[0]
         number = max(
-            (len(group) for stream in arrange.shared([first]) for group in arrange.groups(first, stream)), default=1
+            (len(group) for stream in arrange.shared_streams([first]) for group in arrange.groups(first, stream)),
+            default=1,
         )
         for step in first.steps:
             ratios, scale = step.facts.get("ratio", []), step.facts.get("scale", [1.0])[0]
@@ -198,7 +204,7 @@ class Audit:
     # -- what is known, and verdicts ---------------------------------------------------------------------------------
 
     @property
-    def balanced(self) -> list[dict[str, Any]]:
+    def balanced_loaders(self) -> list[dict[str, Any]]:
         """Facts about the script's balanced loaders, as the first run recorded them."""
         return list(self.base.records[0].facts.get("balanced", []))
 
@@ -213,54 +219,56 @@ class Audit:
         """The largest relative deviation that rounding and noise explain."""
         return max(_rounding(self.precision), 10 * self.noise)
 
-    def compared(self, name: str, plan: AuditPlan) -> tuple[compare.Difference | None, AuditRun]:
+    def run_and_compare(self, name: str, plan: AuditPlan) -> tuple[compare.Difference | None, AuditRun]:
         """Run a plan and compare it with the first run."""
         run = self.run(plan, False)
         if run.error or not run.records:
             self.notes.append(f"The run with {name} failed: {run.error}")
             return None, run
-        found = compare.difference(self.base.records, run.records)
-        self.found[name] = found.largest
+        found = compare.compare_runs(self.base.records, run.records)
+        self.deviations[name] = found.largest
         return found, run
 
     @property
     def streams(self) -> list[str]:
         """Return the names of the streams of samples of plain loaders."""
-        return arrange.shared(self.base.records)
+        return arrange.shared_streams(self.base.records)
 
     @property
-    def random(self) -> bool:
+    def is_random(self) -> bool:
         """Whether random numbers were drawn that belong to no sample, or samples differ each time they are loaded."""
         draws = any(step.facts.get("draws") for record in self.base.records for step in record.steps)
         return draws or any(record.facts.get("random samples") for record in self.base.records)
 
-    def frozen(self, steps: int, **changes: Any) -> AuditPlan:
+    def frozen_plan(self, steps: int, **changes: Any) -> AuditPlan:
         """Return a plan of so many steps from the same parameters; two models may take turns within a step."""
         each = max(len(group) for group in arrange.group_by_batch(self.base.records[0]))
-        return replace(self.plan, frozen=True, steps=steps * each, **changes)
+        return replace(self.plan, frozen_parameters=True, steps=steps * each, **changes)
 
-    def common(self) -> dict[str, Any]:
+    def common_fields(self) -> dict[str, Any]:
         """Return the fields that all verdicts share."""
         records = self.base.records
         known = {"steps": len(records[0].steps), "ranks": len(records), "precision": self.precision} if records else {}
-        return known | {"noise": self.noise, "notes": tuple(self.notes), "runs": self.found}
+        return known | {"noise": self.noise, "notes": tuple(self.notes), "runs": self.deviations}
 
     def exact(self) -> AuditVerdict:
         """Return the verdict that the script is exact."""
-        return AuditVerdict(status=AuditStatus.EXACT, deviation=max(self.found.values(), default=0.0), **self.common())
+        return AuditVerdict(
+            status=AuditStatus.EXACT, deviation=max(self.deviations.values(), default=0.0), **self.common_fields()
+        )
 
-    def unknown(self, cause: Cause, detail: str = "") -> AuditVerdict:
+    def inconclusive(self, cause: Cause, detail: str = "") -> AuditVerdict:
         """Return an inconclusive verdict, with its cause."""
-        return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.common())
+        return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.common_fields())
 
-    def not_exact(self, cause: Cause, found: compare.Difference | None, detail: str = "") -> AuditVerdict:
+    def not_exact(self, cause: Cause, difference: compare.Difference | None, detail: str = "") -> AuditVerdict:
         """Return the verdict that the script is not exact, with its cause; within the noise, an inconclusive one."""
-        step, name = found.begins(self.tolerance) if found else (0, "")
-        amount = found.largest if found else 0.0
-        if found and amount < 10 * self.tolerance and self.noise > 0:
-            return self.unknown(Cause.NOISE, f"by {self.noise:.1e}, where the deviation is {amount:.1e}")
+        step, name = difference.first_above(self.tolerance) if difference else (0, "")
+        amount = difference.largest if difference else 0.0
+        if difference and amount < 10 * self.tolerance and self.noise > 0:
+            return self.inconclusive(Cause.NOISE, f"by {self.noise:.1e}, where the deviation is {amount:.1e}")
         where: dict[str, Any] = {"deviation": amount, "first_step": step, "parameter": name}
-        return AuditVerdict(status=AuditStatus.NOT_EXACT, cause=cause, detail=detail, **where, **self.common())
+        return AuditVerdict(status=AuditStatus.NOT_EXACT, cause=cause, detail=detail, **where, **self.common_fields())
 
 
 def _rounding(precision: str) -> float:

@@ -12,7 +12,7 @@ import torch
 from paceline.audit.decide import Audit
 from paceline.audit.inside.patches import no_dropout
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
-from paceline.audit.inside.samples import convert_tensors, counts, rows_of, written
+from paceline.audit.inside.samples import convert_tensors, part_sizes, rows_of, serialize
 from paceline.audit.inside.step_recorder import Names, fold_values
 from paceline.audit.run import Arrays, AuditPlan, AuditRun, RankRecord, Ref, Sample, StepRecord
 from paceline.audit.verdict import AuditVerdict
@@ -93,9 +93,9 @@ class SimulatedRanks:
         }
         self.find_parameters = not self.parameters
 
-    def __call__(self, plan: AuditPlan, alone: bool) -> AuditRun:
+    def __call__(self, plan: AuditPlan, one_process: bool) -> AuditRun:
         """Compute every step of a plan; a run of one process has all its samples on one rank already."""
-        placed = (plan.arranged or {}).get(ROWS) or [
+        placed = (plan.arrangement or {}).get(ROWS) or [
             [[(rank, number, place) for place in range(share)] for rank in range(self.ranks)]
             for number, share in enumerate(self.shares)
         ]
@@ -104,7 +104,7 @@ class SimulatedRanks:
         try:
             with no_dropout():
                 for number, parts in enumerate(placed[: plan.steps]):
-                    gradients, draws = self.averaged(number, parts)
+                    gradients, draws = self.average_gradients(number, parts)
                     for record, refs in zip(records, parts, strict=True):
                         record.streams[ROWS].append([self.sample(ref) for ref in refs])
                         record.steps.append(StepRecord({ROWS: number + 1}, gradients, {}, {"draws": draws}))
@@ -124,9 +124,9 @@ class SimulatedRanks:
     def sample(self, ref: Ref) -> Sample:
         """Return a sample by its row, with the sizes of its parts."""
         item = convert_tensors(self.batches[ref[1]], lambda tensor: tensor[self.row(ref)])
-        return Sample(self.row(ref), counts(written(plain(item))))
+        return Sample(self.row(ref), part_sizes(serialize(to_plain(item))))
 
-    def averaged(self, number: int, parts: list[list[Ref]]) -> tuple[Arrays, bool]:
+    def average_gradients(self, number: int, parts: list[list[Ref]]) -> tuple[Arrays, bool]:
         """Return the mean of the ranks' gradients in a step, and whether random numbers were drawn."""
         total: Arrays = {}
         draws = False
@@ -158,11 +158,11 @@ class SimulatedRanks:
         }
 
 
-def plain(item: Any) -> Any:
+def to_plain(item: Any) -> Any:
     """Return a sample as plain tuples and dictionaries, whatever classes held it."""
     if isinstance(item, Mapping):
-        return {str(name): plain(part) for name, part in item.items()}
-    return tuple(plain(part) for part in item) if isinstance(item, list | tuple) else item
+        return {str(name): to_plain(part) for name, part in item.items()}
+    return tuple(to_plain(part) for part in item) if isinstance(item, list | tuple) else item
 
 
 def leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:

@@ -36,15 +36,15 @@ class Launcher:
         self, command: Sequence[str], folder: Path, timeout: float, report: Callable[[str], object] = str
     ) -> None:
         self.command, self.folder, self.timeout, self.report = list(command), folder, timeout, report
-        self.runs, self.longest = 0, 0.0
+        self.runs, self.longest_seconds = 0, 0.0
 
-    def __call__(self, plan: AuditPlan, alone: bool) -> AuditRun:
+    def __call__(self, plan: AuditPlan, one_process: bool) -> AuditRun:
         """Run the command by a plan, as one process if that is asked for."""
-        command = of_one(self.command) if alone else self.command
+        command = one_process_command(self.command) if one_process else self.command
         if command is None:
             return AuditRun([], error="the command does not say how many processes it starts")
         self.runs += 1
-        self.report(f"run {self.runs}" + (", as one process" if alone else ""))
+        self.report(f"run {self.runs}" + (", as one process" if one_process else ""))
         folder = self.folder / str(self.runs)
         folder.mkdir()
         (folder / "plan").write_bytes(pickle.dumps(plan))
@@ -57,7 +57,7 @@ class Launcher:
         began = time.monotonic()
         environment = environment_with_hooks({"torch": "paceline.audit.inside:begin"}, PACELINE_AUDIT=str(folder))
         # A later run has ten times the seconds of the longest before, and at least a minute.
-        limit = min(self.timeout, max(60.0, 10 * self.longest)) if self.longest else self.timeout
+        limit = min(self.timeout, max(60.0, 10 * self.longest_seconds)) if self.longest_seconds else self.timeout
         with (folder / "log").open("w+", encoding="utf-8", errors="replace") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
@@ -75,13 +75,13 @@ class Launcher:
             log.seek(0)
             lines = log.read().strip().splitlines() or ["it said nothing"]
         if status == 0:
-            self.longest = max(self.longest, time.monotonic() - began)
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
             return ""
         errors = [line for line in lines if re.match(r"^(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b", line)]
         return errors[0] if errors else lines[-1][-2000:]
 
 
-def of_one(command: Sequence[str]) -> list[str] | None:
+def one_process_command(command: Sequence[str]) -> list[str] | None:
     """Return a command that starts one process; None if it does not say how many there are.
 
     >>> one_process_command(["torchrun", "--nproc-per-node=4", "train.py"])
@@ -100,7 +100,7 @@ def of_one(command: Sequence[str]) -> list[str] | None:
     return None
 
 
-def found(command: Sequence[str]) -> list[str]:
+def find_program(command: Sequence[str]) -> list[str]:
     """Return a command whose program was looked up, beside this Python too; raise if there is none."""
     program = shutil.which(command[0]) or shutil.which(str(Path(sys.executable).parent / command[0]))
     if program is None:

@@ -13,7 +13,7 @@ from paceline._arrays import Array
 Ref = tuple[int, int, int]
 """A sample of the first run: the rank, the batch of that rank, and the place in it."""
 
-Arranged = dict[str, list[list[list[Ref]]]]
+Arrangement = dict[str, list[list[list[Ref]]]]
 """For every stream of samples, and every batch of it: which samples each rank gets."""
 
 
@@ -23,9 +23,9 @@ class AuditPlan:
 
     steps: int = 4  # optimizer steps after which the script ends
     precision: str = "float64"  # or "float32"
-    arranged: Arranged | None = None  # the samples of batches that do not get their own
+    arrangement: Arrangement | None = None  # the samples of batches that do not get their own
     supplies: str = ""  # folder of the run whose samples these are
-    frozen: bool = False  # every step starts from the same parameters: steps then show gradients alone
+    frozen_parameters: bool = False  # every step starts from the same parameters: steps then show gradients alone
     hooks: bool = True  # hooks that the script puts on parameters run
     balanced: BalancedRun | None = None  # what a job with a balanced loader does
 
@@ -34,7 +34,7 @@ class AuditPlan:
 class BalancedRun:
     """A job with a balanced loader: equal sizes or uneven ones, and another order within each global batch."""
 
-    uneven: bool = False  # sizes differ from rank to rank and from step to step
+    uneven_sizes: bool = False  # sizes differ from rank to rank and from step to step
     seed: int = 0  # of the order within each global batch; 0 leaves it as it is
     numbers: list[list[int]] = field(default_factory=list)  # of the first steps' samples, in place of the order's
 
@@ -60,7 +60,7 @@ class StepRecord:
     ``raw`` are the gradients that the last ``backward()`` left, where they were recorded.
     """
 
-    delivered: dict[str, int]
+    batches_delivered: dict[str, int]
     gradients: Arrays
     parameters: Arrays
     facts: dict[str, Any] = field(default_factory=dict)

@@ -36,9 +36,9 @@ def audit(
     Exit code 0: exact; 1: not exact; 2: could not tell.
     """
     from paceline.audit import Audit, Launcher
-    from paceline.audit.launch import found
+    from paceline.audit.launch import find_program
 
-    program = found(command)
+    program = find_program(command)
     with ExitStack() as closing:
         folder = Path(closing.enter_context(TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)))
         if keep is not None:

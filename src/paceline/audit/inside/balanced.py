@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 
 from paceline.audit.inside.patches import Patches, length_of, one_of
 from paceline.audit.inside.randomness import Seeded
-from paceline.audit.inside.samples import counts, digest, recorded
+from paceline.audit.inside.samples import digest, part_sizes, serialize_any
 from paceline.audit.run import BalancedRun
 from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
@@ -28,7 +28,7 @@ from paceline.torch.stream_loader import StreamLoader
 Collate = Callable[[list[Any]], Any]
 
 
-class Restless(LastValue):
+class AlternatingSpeeds(LastValue):
     """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
 
     seen = 0
@@ -48,7 +48,7 @@ class Restless(LastValue):
         self.reset([str(worker) for worker in state.get("workers", self.workers)])
 
 
-class Mixed:
+class MixedOrder:
     """An order of samples whose blocks, the global batches of a step, are mixed, or replaced."""
 
     def __init__(self, order: Any, block: int, plan: BalancedRun) -> None:
@@ -119,9 +119,9 @@ def watch_balanced(patches: Patches) -> None:
     def balancers(before: Any) -> Any:
         def init(balancer: Any, predictor: Any, **options: Any) -> None:
             policy = options.get("policy") or Policy()
-            if plan.uneven:
+            if plan.uneven_sizes:
                 free = replace(policy, warmup=0, change_cost=0.0, risk=0.0, batch_multiple=1)
-                before(balancer, Restless(), **{**options, "policy": free})
+                before(balancer, AlternatingSpeeds(), **{**options, "policy": free})
             else:
                 before(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})
 
@@ -130,7 +130,7 @@ def watch_balanced(patches: Patches) -> None:
     def assigners(before: Any) -> Any:
         def init(assigner: Any, order: Any, rule: Any, *arguments: Any, **options: Any) -> None:
             block = rule.samples * begun["accumulate"]
-            before(assigner, Mixed(order, block, plan) if begun["fixed"] else order, rule, *arguments, **options)
+            before(assigner, MixedOrder(order, block, plan) if begun["fixed"] else order, rule, *arguments, **options)
 
         return init
 
@@ -151,11 +151,11 @@ def watch_balanced(patches: Patches) -> None:
             of_processes = {"num_workers", "prefetch_factor", "multiprocessing_context", "timeout"}
             passed = {name: value for name, value in options.items() if name not in of_processes}
             name = f"balanced loader {len(recorder.record.facts.get('balanced', []))}"
-            passed["collate_fn"] = delivering(recorder, name, options.get("collate_fn"))
+            passed["collate_fn"] = counting_collate(recorder, name, options.get("collate_fn"))
             before(loader, dataset, *arguments, **passed)
             recorder.watch(loader)
             if isinstance(loader, BalancedLoader):
-                numbers, checksum = candidates(recorder, dataset)
+                numbers, checksum = probe_candidates(recorder, dataset)
                 kind = {"step": loader.global_batch * loader.accumulate, "candidates": numbers, "checksum": checksum}
             else:
                 kind = {"step": loader.global_batch, "candidates": []}
@@ -180,7 +180,7 @@ def watch_balanced(patches: Patches) -> None:
     patches.replace(StreamLoader, "__init__", loaders)
 
 
-def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
+def counting_collate(recorder: Any, name: str, collate: Collate | None) -> Collate:
     """Return a collate function whose batches are counted, and of the audit's precision."""
 
     def counting(samples: list[Any]) -> Any:
@@ -191,14 +191,14 @@ def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
     return counting
 
 
-def candidates(recorder: Any, dataset: Any) -> tuple[list[tuple[int, dict[str, int]]], int | None]:
+def probe_candidates(recorder: Any, dataset: Any) -> tuple[list[tuple[int, dict[str, int]]], int | None]:
     """Return the numbers of some samples with the sizes of their parts, and their checksum, None where they change."""
 
     def load() -> list[Any]:
         samples = [recorder.load_sample("balanced", k, one_of(dataset)) for k in range(min(len(dataset), 64))]
-        return [recorded(sample, number) for number, sample in enumerate(samples)]
+        return [serialize_any(sample, number) for number, sample in enumerate(samples)]
 
     with torch.no_grad():
         known, again = load(), load()
     checksum, other = digest({"list": known}), digest({"list": again})
-    return [(number, counts(one)) for number, one in enumerate(known)], checksum if checksum == other else None
+    return [(number, part_sizes(one)) for number, one in enumerate(known)], checksum if checksum == other else None

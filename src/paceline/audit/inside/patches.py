@@ -44,7 +44,7 @@ class Patches:
         self._steps()
         self.disable_dropout()
         self._losses()
-        if self.recorder.plan.frozen:
+        if self.recorder.plan.frozen_parameters:
             self._leave_out_clipping()
         if not self.recorder.plan.hooks:
             self.replace(torch.Tensor, "register_hook", without_hooks)
@@ -56,10 +56,10 @@ class Patches:
         while self._undo:
             self._undo.pop()()
 
-    def replace(self, owner: Any, name: str, changed: Callable[[Any], Any]) -> None:
-        """Replace an attribute by what ``changed`` makes of it."""
+    def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Replace an attribute by what ``wrap`` makes of it."""
         before = owner.__dict__[name] if isinstance(owner, type) and name in owner.__dict__ else getattr(owner, name)
-        setattr(owner, name, changed(before))
+        setattr(owner, name, wrap(before))
         self.at_end(lambda: setattr(owner, name, before))
 
     def at_end(self, call: Callable[[], object]) -> None:

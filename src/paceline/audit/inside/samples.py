@@ -22,7 +22,7 @@ class UnserializableError(TypeError):
     """An object that cannot be written safely."""
 
 
-def written(item: Any) -> Any:
+def serialize(item: Any) -> Any:
     """Return an item as tensors, plain values, lists and dictionaries.
 
     >>> serialize((1, {"x": np.array([2.0])}))
@@ -37,16 +37,16 @@ def written(item: Any) -> Any:
     if type(item) is bytes:
         return {"bytes": list(item)}
     if type(item) in (list, tuple):
-        return {type(item).__name__: [written(part) for part in item]}
+        return {type(item).__name__: [serialize(part) for part in item]}
     if type(item) is dict:
-        return {"dict": [[written(name), written(part)] for name, part in item.items()]}
+        return {"dict": [[serialize(name), serialize(part)] for name, part in item.items()]}
     raise UnserializableError(type(item).__name__)
 
 
-def recorded(item: Any, number: Any) -> Any:
+def serialize_any(item: Any, number: Any) -> Any:
     """Return an item as it can be written to a file, whatever it is."""
     try:
-        return written(item)
+        return serialize(item)
     except UnserializableError:
         try:
             content = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
@@ -55,16 +55,16 @@ def recorded(item: Any, number: Any) -> Any:
     parts = getattr(item, "__dict__", {}).items()
     shown = {str(name): part for name, part in parts if isinstance(part, torch.Tensor | np.ndarray)}
     try:
-        return {PICKLE: [content, written(shown)]}
+        return {PICKLE: [content, serialize(shown)]}
     except UnserializableError:
         return {PICKLE: [content, None]}
 
 
-def read(known: Any, load: Callable[[Any], Any] | None = None) -> Any:
-    """Return the item that :func:`written` made this of; one that only has a number is loaded."""
-    if not isinstance(known, dict):
-        return known.clone() if isinstance(known, torch.Tensor) else known
-    ((kind, value),) = known.items()
+def deserialize(content: Any, load: Callable[[Any], Any] | None = None) -> Any:
+    """Return the item that :func:`serialize` made this of; one that only has a number is loaded."""
+    if not isinstance(content, dict):
+        return content.clone() if isinstance(content, torch.Tensor) else content
+    ((kind, value),) = content.items()
     if kind == "array":
         return value.numpy().copy()[()]
     if kind == "bytes":
@@ -75,19 +75,19 @@ def read(known: Any, load: Callable[[Any], Any] | None = None) -> Any:
     if kind == PICKLE:  # of the user's own sample, in a folder that nobody else writes to
         return pickle.loads(value[0].numpy().tobytes())
     if kind == "dict":
-        return {read(name): read(part, load) for name, part in value}
-    parts = [read(part, load) for part in value]
+        return {deserialize(name): deserialize(part, load) for name, part in value}
+    parts = [deserialize(part, load) for part in value]
     return parts if kind == "list" else tuple(parts)
 
 
-def leaves(known: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def leaves(content: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of a written item, by their path."""
-    if isinstance(known, torch.Tensor):
-        yield path, known
-    elif isinstance(known, int | float):
-        yield path, torch.tensor(known)
-    elif isinstance(known, dict):
-        ((kind, value),) = known.items()
+    if isinstance(content, torch.Tensor):
+        yield path, content
+    elif isinstance(content, int | float):
+        yield path, torch.tensor(content)
+    elif isinstance(content, dict):
+        ((kind, value),) = content.items()
         if kind == PICKLE:
             yield from leaves(value[1], path)
             return
@@ -96,14 +96,14 @@ def leaves(known: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
             yield from leaves(part, f"{path}.{name}" if path else str(name))
 
 
-def counts(known: Any) -> dict[str, int]:
+def part_sizes(content: Any) -> dict[str, int]:
     """Return the sizes of an item's parts: all values, and those that a loss may count.
 
     >>> part_sizes(serialize({"labels": torch.tensor([-100, 5, 7])}))
     {'labels': 3, 'labels that count': 2}
     """
     found = {}
-    for where, tensor in leaves(known):
+    for where, tensor in leaves(content):
         if tensor.dim() == 0:
             continue
         path = f"part {where}" if where.isdigit() else where or "a sample"
@@ -116,16 +116,16 @@ def counts(known: Any) -> dict[str, int]:
     return found
 
 
-def digest(known: Any) -> int:
+def digest(content: Any) -> int:
     """Return a checksum of an item's content."""
-    if isinstance(known, torch.Tensor):
-        return zlib.crc32(known.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if known.numel() else b"")
-    if isinstance(known, dict):
-        ((kind, value),) = known.items()
+    if isinstance(content, torch.Tensor):
+        return zlib.crc32(content.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if content.numel() else b"")
+    if isinstance(content, dict):
+        ((kind, value),) = content.items()
         parts = value if isinstance(value, list) else [value]
         flat = [part for pair in parts for part in pair] if kind == "dict" else parts
         return zlib.crc32(json.dumps([kind, *map(digest, flat)]).encode())
-    return zlib.crc32(repr(known).encode())
+    return zlib.crc32(repr(content).encode())
 
 
 def rows_of(batch: Any) -> int | None:

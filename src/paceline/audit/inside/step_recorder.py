@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from paceline._arrays import Array
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
-from paceline.audit.inside.samples import convert_tensors, counts, digest, read, recorded, rows_of
+from paceline.audit.inside.samples import convert_tensors, deserialize, digest, part_sizes, rows_of, serialize_any
 from paceline.audit.run import RANDINT, AuditPlan, RankRecord, Sample, StepRecord
 
 WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?=\.)")
@@ -30,7 +30,7 @@ class Names:
 
     def __init__(self) -> None:
         self._modules: list[ref[torch.nn.Module]] = []
-        self._known: dict[int, tuple[Callable[[], Any], str]] = {}
+        self._name_by_id: dict[int, tuple[Callable[[], Any], str]] = {}
 
     def note(self, module: torch.nn.Module) -> None:
         """Remember a module."""
@@ -44,20 +44,20 @@ class Names:
     def of(self, parameters: Iterable[torch.Tensor], named_parameters: Any) -> dict[str, torch.Tensor]:
         """Return the parameters by their names, those of the module that holds most of them; no two have the same."""
         all_parameters = list(parameters)
-        if any(self._known.get(id(parameter), _nothing)[0]() is not parameter for parameter in all_parameters):
+        if any(self._name_by_id.get(id(parameter), _nothing)[0]() is not parameter for parameter in all_parameters):
             named = sorted((dict(named_parameters(module)) for module in self.modules()), key=len, reverse=True)
             name_of = {id(parameter): name for names in reversed(named) for name, parameter in names.items()}
             for number, parameter in enumerate(all_parameters):
                 self._name(parameter, WRAPPERS.sub("", f".{name_of.get(id(parameter), f'parameter {number}')}")[1:])
-        return {self._known[id(parameter)][1]: parameter for parameter in all_parameters}
+        return {self._name_by_id[id(parameter)][1]: parameter for parameter in all_parameters}
 
     def _name(self, parameter: torch.Tensor, name: str) -> None:
         """Register a parameter under this name, numbered if another has it."""
-        if self._known.get(id(parameter), _nothing)[0]() is parameter:
+        if self._name_by_id.get(id(parameter), _nothing)[0]() is parameter:
             return
-        used = {known for other, known in self._known.values() if other() is not None}
+        used = {known for other, known in self._name_by_id.values() if other() is not None}
         numbered = [name, *(f"{name} ({number})" for number in range(2, len(used) + 3))]
-        self._known[id(parameter)] = ref(parameter), next(one for one in numbered if one not in used)
+        self._name_by_id[id(parameter)] = ref(parameter), next(one for one in numbered if one not in used)
 
     def mixing_layers(self) -> list[str]:
         """Return the kinds of layers in training that compute statistics of their own rank's rows."""
@@ -81,11 +81,15 @@ class Names:
         ]
         return sorted(set(found))
 
-    def not_trained(self, trained: set[int], values: Callable[[torch.Tensor], Any]) -> dict[str, list[float]]:
+    def describe_untrained(
+        self, trained_ids: set[int], values: Callable[[torch.Tensor], Any]
+    ) -> dict[str, list[float]]:
         """Return numbers that describe the parameters that no optimizer has, by the kind of their module."""
         found: dict[str, list[float]] = {}
         for module in self.modules():
-            others = [one for one in module.parameters() if id(one) not in trained and not hasattr(one, "full_tensor")]
+            others = [
+                one for one in module.parameters() if id(one) not in trained_ids and not hasattr(one, "full_tensor")
+            ]
             if others:
                 kind = type(module).__name__
                 number = sum(name.startswith(f"{kind} ") for name in found)
@@ -105,37 +109,39 @@ class StepRecorder:
         self._supplies: dict[int, dict[str, list[list[Any]]]] = {}  # by rank: the samples of the run before
         self._samples: dict[str, list[list[Any]]] = {}
         self._facts: dict[str, Any] = {}
-        self._random: dict[int, int] | None = None
+        self._random_state: dict[int, int] | None = None
         self._loaded_twice = 0
-        self._raw: dict[int, Array] = {}
-        self._trained: set[int] = set()
-        self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._backward: float | None = None
-        self._at_step: dict[int, int] | None = None
-        self._balanced: list[Any] = []
+        self._raw_gradients: dict[int, Array] = {}
+        self._trained_ids: set[int] = set()
+        self._parameters_before: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._backward_norm: float | None = None
+        self._random_state_at_step: dict[int, int] | None = None
+        self._balanced_loaders: list[Any] = []
         self._batch_counts: dict[str, int] = {}
         self._dtypes: set[str] = set()
         self._depth = 0
         self._gradients: dict[str, Array] | None = None
-        self.done = False
+        self.has_finished = False
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
     def fetch_samples(self, stream: str, dataset: Any, indices: list[Any], get: Callable[[Any], Any]) -> list[Any]:
         """Return the next samples of a stream: those of these indices, or others in their place."""
         batches = self.record.streams.setdefault(stream, [])
-        arranged = (self.plan.arranged or {}).get(stream, [])
+        arranged = (self.plan.arrangement or {}).get(stream, [])
         refs = arranged[len(batches)][self._rank()] if len(batches) < len(arranged) else None
         self._look_for_draws()
         if refs is None:
             samples = [self.load_sample(stream, index, get) for index in indices]
-            known = [recorded(item, index) for item, index in zip(samples, indices, strict=True)]
+            known = [serialize_any(item, index) for item, index in zip(samples, indices, strict=True)]
         else:
             known = [self._original_sample(stream, *ref) for ref in refs]
-            samples = [read(one, lambda index: self.load_sample(stream, index, dataset.__getitem__)) for one in known]
-        batches.append([Sample(digest(one), counts(one)) for one in known])
+            samples = [
+                deserialize(one, lambda index: self.load_sample(stream, index, dataset.__getitem__)) for one in known
+            ]
+        batches.append([Sample(digest(one), part_sizes(one)) for one in known])
         self._samples.setdefault(stream, []).append(known)
-        self._random = random_state()
+        self._random_state = random_state()
         return samples
 
     def load_sample(self, stream: str, index: Any, get: Callable[[Any], Any]) -> Any:
@@ -146,7 +152,7 @@ class StepRecorder:
         if self._loaded_twice < 4:
             self._loaded_twice += 1
             with Seeded(f"{stream} {index}"):
-                if digest(recorded(get(index), index)) != digest(recorded(item, index)):
+                if digest(serialize_any(get(index), index)) != digest(serialize_any(item, index)):
                     self.record.facts["random samples"] = True
         return item
 
@@ -168,7 +174,7 @@ class StepRecorder:
     def before_collating(self) -> None:
         """Note the random state when a balanced loader makes a batch."""
         self._look_for_draws()
-        self._random = random_state()
+        self._random_state = random_state()
 
     @property
     def draws_are_samples(self) -> bool:
@@ -177,13 +183,13 @@ class StepRecorder:
 
     def look_beside(self) -> None:
         """Note whether something else was drawn since the last step: then a row may not follow from its index."""
-        if self._at_step is not None and used_since(self._at_step):
+        if self._random_state_at_step is not None and used_since(self._random_state_at_step):
             self._facts["beside"] = True
-        self._at_step = None
+        self._random_state_at_step = None
 
     def _look_for_draws(self) -> None:
         """Note whether the script drew random numbers since it was given its samples."""
-        if self._random is not None and used_since(self._random):
+        if self._random_state is not None and used_since(self._random_state):
             self._facts["draws"] = True
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -194,16 +200,16 @@ class StepRecorder:
         if self._depth > 1:
             return
         self._look_for_draws()
-        if self._backward is not None:
-            self.note(scale=self._norm() / (self._backward or float("nan")))
-        for loader in self._balanced:
+        if self._backward_norm is not None:
+            self.note(scale=self._norm() / (self._backward_norm or float("nan")))
+        for loader in self._balanced_loaders:
             self.note(sizes=[int(size) for size in loader.batch_sizes])
         parameters = self._parameters(optimizer)
         for name, parameter in parameters.items():
             self.record.start.setdefault(name, fold_values(parameter))
         self._gradients = None if closure else gradients(parameters)
-        if self.plan.frozen:
-            self._before = [(parameter, parameter.detach().clone()) for parameter in parameters.values()]
+        if self.plan.frozen_parameters:
+            self._parameters_before = [(parameter, parameter.detach().clone()) for parameter in parameters.values()]
 
     def after_closure(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the gradients of a closure that is called for the first time in a step."""
@@ -220,24 +226,25 @@ class StepRecorder:
         self._dtypes |= {str(one.dtype).removeprefix("torch.") for one in parameters.values()}
         delivered = {name: len(batches) for name, batches in self.record.streams.items()} | self._batch_counts
         with torch.no_grad():
-            for parameter, before in self._before:
+            for parameter, before in self._parameters_before:
                 parameter.copy_(before)
         after = {name: fold_values(parameter) for name, parameter in parameters.items()}
-        raw = {name: self._raw[id(one)] for name, one in parameters.items() if id(one) in self._raw}
+        raw = {name: self._raw_gradients[id(one)] for name, one in parameters.items() if id(one) in self._raw_gradients}
         self.record.steps.append(
             StepRecord(delivered, found, after, self._facts, raw if len(raw) == len(parameters) else {})
         )
-        self._trained |= {id(one) for one in parameters.values()}
-        self._facts, self._random, self._backward, self._at_step = {}, None, None, random_state()
+        self._trained_ids |= {id(one) for one in parameters.values()}
+        self._facts, self._random_state, self._backward_norm = {}, None, None
+        self._random_state_at_step = random_state()
         if len(self.record.steps) >= self.plan.steps:
             self.finish()
 
     def after_backward(self) -> None:
         """Note how large the gradients are: an optimizer that finds others had them changed by the script."""
-        self._backward = self._norm()
-        if self.plan.frozen:
+        self._backward_norm = self._norm()
+        if self.plan.frozen_parameters:
             unsharded = (one for one in self._known_parameters() if not hasattr(one, "full_tensor"))
-            self._raw = {id(one): fold_values(one.grad) for one in unsharded if one.grad is not None}
+            self._raw_gradients = {id(one): fold_values(one.grad) for one in unsharded if one.grad is not None}
 
     def _norm(self) -> float:
         found = [one.grad for one in self._known_parameters() if one.grad is not None and not one.grad.is_sparse]
@@ -254,7 +261,7 @@ class StepRecorder:
 
     def watch(self, loader: Any) -> None:
         """Note the sizes of a balanced loader's batches in every step."""
-        self._balanced.append(loader)
+        self._balanced_loaders.append(loader)
 
     def note(self, **facts: Any) -> None:
         """Note facts about the step under way."""
@@ -263,14 +270,14 @@ class StepRecorder:
 
     def finish(self) -> None:
         """Write the record, once; then end the script."""
-        if self.done or not self.record.steps:
+        if self.has_finished or not self.record.steps:
             return
-        self.done = True
+        self.has_finished = True
         self.record.rank, self.record.world_size = self._rank(), self._world_size()
         self.record.facts |= {
             "mixing": self.names.mixing_layers(),
             "hooks": self.names.hooked_parameters(),
-            "not trained": self.names.not_trained(self._trained, fold_values),
+            "not trained": self.names.describe_untrained(self._trained_ids, fold_values),
             "dtypes": sorted(self._dtypes),
         }
         torch.save(self._samples, self.folder / f"{self.record.rank}.samples")
