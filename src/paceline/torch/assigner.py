@@ -256,13 +256,13 @@ class SliceAssigner(EpochAssigner):
 
     def __init__(self, order: Order, rule: GlobalBatch, rank: int) -> None:
         super().__init__(order, rule, rank)
-        self._room = rule.samples + rule.world_size
+        self._full_below = rule.samples + rule.world_size
         self._shares_W = rule.equal()
         self._cut_for: Sizes | None = None
 
     def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
         """Return facts about the next batch, and this rank's samples."""
-        if shares_W is not self._cut_for or self.remaining < self._room:
+        if shares_W is not self._cut_for or self.remaining < self._full_below:
             self._cut_batch(shares_W)
         first = self.place + self._first
         return self._rank_batch, self.numbers[first : first + self._count]
@@ -311,15 +311,15 @@ class BufferAssigner(EpochAssigner):
     taken. The order is drawn in rounds, a batch for each rank in turn. As long as sizes stay, the n-th batches of all
     ranks together are the n-th slice of the order.
 
-    A buffer holds ``ahead`` batches beyond the next one.
+    A buffer holds ``batches_ahead`` batches beyond the next one.
     """
 
     buffered = True
     _consumed = _reach = 0
     """Samples that this rank has taken, and the end up to which its buffer stayed since it was last asked for some."""
 
-    def __init__(self, order: Order, rule: GlobalBatch, rank: int, ahead: int = 32) -> None:
-        self.ahead = ahead
+    def __init__(self, order: Order, rule: GlobalBatch, rank: int, batches_ahead: int = 32) -> None:
+        self.batches_ahead = batches_ahead
         super().__init__(order, rule, rank)
 
     def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
@@ -328,11 +328,11 @@ class BufferAssigner(EpochAssigner):
         if sizes_W is not self._rank_batch.sizes:
             self._rank_batch = RankBatch(sizes_W)
         held_W, drawable = self._buffer_lengths(), len(self.numbers) - self.place
-        short_W = (1 + self.ahead) * sizes_W - held_W
+        short_W = (1 + self.batches_ahead) * sizes_W - held_W
         if drawable and short_W.max() > 0:
             needed = int(np.max(-(-short_W // np.maximum(sizes_W, 1))))
             # A buffer is copied when it grows, so it grows by several rounds at once.
-            self._draw(sizes_W, max(needed, min(8, self.ahead)))
+            self._draw(sizes_W, max(needed, min(8, self.batches_ahead)))
         if self.place == len(self.numbers):
             self._even_out(sizes_W)
         # Another rank may have been given this buffer's end: what comes there later has not been asked for.

@@ -142,7 +142,7 @@ class Balance(Scaling):
         super().__init__(steps, OptimizerChecks(steps, lambda: planning.plan.sizes))
         # Ended with it: a job that drops its model and loader drops the balance too.
         known, ranks = weakref.ref(steps), dist.get_process_group_ranks(exchange.group)
-        equal_shapes = EqualShapes(loader, lambda: bool((one := known()) and one.to_come.waits), ranks)
+        equal_shapes = EqualShapes(loader, lambda: bool((one := known()) and one.pending_sums.waits), ranks)
         self._stop_listening = weakref.finalize(self, listen(timer, equal_shapes))
         self._stop_listening.atexit = False
 
@@ -201,7 +201,7 @@ class Balance(Scaling):
         """
         if self.closed:
             return
-        if (rows := self._steps.rows) is not None and rows.together and self.on_iteration:
+        if (rows := self._steps.rows) is not None and rows.is_consistent and self.on_iteration:
             self._steps.notify(rows)  # the last iteration, which no other follows
         for observe in self.on_iteration:
             if hasattr(observe, "close"):

@@ -18,14 +18,14 @@ class Buffers:
 
     def __init__(self) -> None:
         self._name = "buffer"
-        self._before = math.nan
-        self._shared = 0
-        self.ended = False
+        self._last_sum = math.nan
+        self._times_equal = 0
+        self.has_ended = False
         """Whether checks have ended: the buffers differ between ranks, or there are none."""
 
     def sum(self, models: Sequence[torch.nn.Module], exchange: int) -> float:
         """Return the sum of all numbers in the buffers; NaN where there are none, or this exchange has no look."""
-        if self.ended or (exchange >= FIRST and exchange % THEN):
+        if self.has_ended or (exchange >= FIRST and exchange % THEN):
             return math.nan
         found = [
             (f"{name}.{part}".strip("."), buffer)
@@ -36,22 +36,22 @@ class Buffers:
             if buffer.is_floating_point() and not buffer.is_cuda  # a device would be waited for
         ]
         if not found:
-            self.ended = True  # nothing to look at, from now on
+            self.has_ended = True  # nothing to look at, from now on
             return math.nan
         self._name = found[0][0]
         return float(sum(buffer.double().sum() for _, buffer in found))
 
-    def learn(self, sum_W: Array, *, uneven: bool) -> str:
-        """Return a warning if sums that ranks shared have parted; ``uneven`` is whether batches differed in size."""
+    def learn(self, sum_W: Array, *, is_uneven: bool) -> str:
+        """Return a warning if sums that ranks shared have parted; ``is_uneven`` is whether batches differed in size."""
         sums = sum_W.tolist()
-        if math.isnan(sum(sums)) or self.ended:
+        if math.isnan(sum(sums)) or self.has_ended:
             return ""
-        changed, self._before = sums[0] != self._before, sums[0]
+        changed, self._last_sum = sums[0] != self._last_sum, sums[0]
         # beyond rounding
         if max(sums) - min(sums) <= 1e-6 * max(abs(each) for each in sums):
-            self._shared += changed and not uneven
+            self._times_equal += changed and not is_uneven
             return ""
-        self.ended = True
+        self.has_ended = True
         # shared only if equal batches left them equal twice
         return (
             (
@@ -59,6 +59,6 @@ class Buffers:
                 "not with unequal ones: they seem to be averaged by hand, as all_reduce(sum) / (len(batch) * "
                 "world_size). Divide by the samples of all ranks, loader.batch_sizes.sum()."
             )
-            if uneven and self._shared >= 2
+            if is_uneven and self._times_equal >= 2
             else ""
         )

@@ -22,7 +22,7 @@ class CostAssigner(SliceAssigner):
     def __init__(self, order: Order, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
         self.costs, self.table = costs, table
         self.coefficients, self.varies = table.prior, costs.global_tokens is not None
-        self._known: dict[tuple[int, bytes, bytes], Assignment | Packed] = {}
+        self._assignment_cache: dict[tuple[int, bytes, bytes], Assignment | Packed] = {}
         self._batches_counted = (-1, 0)
         super().__init__(order, rule, rank)
 
@@ -45,7 +45,7 @@ class CostAssigner(SliceAssigner):
         self.remaining -= len(owner_N)
         self.batches += 1
         self.digest = zlib.crc32(owner_N.astype("<i8").tobytes(), self.digest)
-        self._known = {key: known for key, known in self._known.items() if key[0] >= self.place}
+        self._assignment_cache = {key: known for key, known in self._assignment_cache.items() if key[0] >= self.place}
 
     def after(self, place: int) -> int | None:
         """Return the end of the global batch that begins at this place; None if none begins there."""
@@ -77,7 +77,7 @@ class CostAssigner(SliceAssigner):
 
     def _move_to(self, numbers: Samples, place: int) -> None:
         super()._move_to(numbers, place)
-        self._known = {}
+        self._assignment_cache = {}
         if self.costs.global_tokens:
             self._until_N1 = np.concatenate([[0.0], self.table.tokens[numbers].cumsum()])
 
@@ -110,9 +110,9 @@ class CostAssigner(SliceAssigner):
     def _assignment(self, place: int) -> Assignment | Packed:
         assert self.coefficients is not None
         key = (place, self._shares_W.tobytes(), self.coefficients.tobytes())
-        if key not in self._known:
-            self._known[key] = self._divide_batch(self.table[self._slice(place)])
-        return self._known[key]
+        if key not in self._assignment_cache:
+            self._assignment_cache[key] = self._divide_batch(self.table[self._slice(place)])
+        return self._assignment_cache[key]
 
     def _divide_batch(self, samples: SampleCosts) -> Assignment | Packed:
         assert self.coefficients is not None

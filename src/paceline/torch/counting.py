@@ -52,12 +52,12 @@ class Warnings:
     """Warns of each thing once."""
 
     def __init__(self) -> None:
-        self._warned: set[str] = set()
+        self._warned_keys: set[str] = set()
 
-    def __call__(self, about: str, sentence: str) -> None:
+    def __call__(self, key: str, sentence: str) -> None:
         """Warn, if there was no warning about this yet."""
-        if about not in self._warned:
-            self._warned.add(about)
+        if key not in self._warned_keys:
+            self._warned_keys.add(key)
             warnings.warn(sentence, BalanceWarning, stacklevel=3)
 
 
@@ -130,27 +130,27 @@ class BatchesOut:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.delivered = self.passes = 0
+        self.num_delivered = self.passes = 0
         """Batches of the loop under way, and passes in training."""
-        self._out: list[RankBatch] = []
-        self._used = self._fetched = self._in_turns = False
-        self._backed: set[int] = set()  # models whose gradients the first of them was computed for
+        self._batches: list[RankBatch] = []
+        self._is_first_computed = self._has_fetched_since = self._models_take_turns = False
+        self._backward_model_ids: set[int] = set()  # models whose gradients the first of them was computed for
 
     def hand_out(self, batch: RankBatch) -> None:
         """Add a batch that the loop is given."""
-        self._out.append(batch)
-        self.delivered += 1
-        self._fetched = True
-        if len(self._out) > MAX_BATCHES:
-            del self._out[0]
-            self._used = False
+        self._batches.append(batch)
+        self.num_delivered += 1
+        self._has_fetched_since = True
+        if len(self._batches) > MAX_BATCHES:
+            del self._batches[0]
+            self._is_first_computed = False
 
     def clear(self) -> None:
         """Forget the batches of a loop that is over."""
-        self._out.clear()
-        self.delivered = self.passes = 0
-        self._used = self._fetched = False
-        self._backed.clear()
+        self._batches.clear()
+        self.num_delivered = self.passes = 0
+        self._is_first_computed = self._has_fetched_since = False
+        self._backward_model_ids.clear()
 
     def find(self, row_counts: Sequence[int], model: object = None) -> tuple[RankBatch | None, bool]:
         """Return a batch of one of these counts of own rows, or None, and whether it is new; leave out those before it.
@@ -158,23 +158,28 @@ class BatchesOut:
         A model leaves the batch that its gradients were computed of, once a further one was yielded. A second model
         does so where models take turns, as earlier batches have shown.
         """
-        out = self._out
+        out = self._batches
         places = list(range(len(out)))
         if self._moves_on(model):
-            places[:2] = [1] if self._fetched and id(model) in self._backed else [1, 0]
-        if len(out) > 1 and self._backed and id(model) not in self._backed and out[0].total == out[1].total:
+            places[:2] = [1] if self._has_fetched_since and id(model) in self._backward_model_ids else [1, 0]
+        if (
+            len(out) > 1
+            and self._backward_model_ids
+            and id(model) not in self._backward_model_ids
+            and out[0].total == out[1].total
+        ):
             mine = [batch.local(self.rank) for batch in out[:2]]
             if mine[0] != mine[1] and any(count in row_counts for count in mine):
-                self._in_turns = mine[1] in row_counts
+                self._models_take_turns = mine[1] in row_counts
         for wanted in row_counts:
             for place in places:
                 batch = out[place]
                 if batch.local(self.rank) == wanted:
-                    new = place > 0 or not self._used
+                    new = place > 0 or not self._is_first_computed
                     if new:
                         del out[:place]
-                        self._used, self._fetched = True, False
-                        self._backed.clear()
+                        self._is_first_computed, self._has_fetched_since = True, False
+                        self._backward_model_ids.clear()
                     return batch, new
         return None, False
 
@@ -183,32 +188,34 @@ class BatchesOut:
 
         All have been computed that were yielded, but for as many as the loop fetches ahead.
         """
-        ahead = max(self.delivered - self.passes, 0)
-        del self._out[: max(len(self._out) - ahead, 0)]
-        self._used, self._fetched = False, bool(self._out)
-        self._backed.clear()
+        ahead = max(self.num_delivered - self.passes, 0)
+        del self._batches[: max(len(self._batches) - ahead, 0)]
+        self._is_first_computed, self._has_fetched_since = False, bool(self._batches)
+        self._backward_model_ids.clear()
 
     def note_backward(self, batch: RankBatch, model: object) -> None:
         """Note a backward pass of a model through this batch."""
-        if self._out and self._out[0] is batch:
-            self._backed.add(id(model))
+        if self._batches and self._batches[0] is batch:
+            self._backward_model_ids.add(id(model))
 
     def next(self, model: object) -> tuple[RankBatch | None, bool]:
         """Return the batch that a loop is taken to compute whose rows say nothing, and whether it is a new one."""
-        out = self._out
+        out = self._batches
         if not out:
             return None, False
         return self.find([out[int(self._moves_on(model))].local(self.rank)], model)
 
     def _moves_on(self, model: object) -> bool:
         """Return whether a model is taken to go on from the first batch to the second."""
-        backed = id(model) in self._backed or (self._in_turns and self._fetched and bool(self._backed))
-        return self._used and backed and len(self._out) > 1
+        backed = id(model) in self._backward_model_ids or (
+            self._models_take_turns and self._has_fetched_since and bool(self._backward_model_ids)
+        )
+        return self._is_first_computed and backed and len(self._batches) > 1
 
     @property
     def rows(self) -> list[int]:
         """Rows of this rank's batches that are out."""
-        return sorted({batch.local(self.rank) for batch in self._out})
+        return sorted({batch.local(self.rank) for batch in self._batches})
 
 
 # -- passes and the graph ------------------------------------------------------------------------------------------
@@ -235,7 +242,7 @@ class Pass:
         _passes.append(self)
         _begins.append(self.begin)
 
-    def ends(self) -> None:
+    def note_end(self) -> None:
         """Note the end of the forward pass."""
         self.end = number_now()
         if self.end == self.begin and self in _passes:  # nothing in it has gradients
@@ -405,12 +412,12 @@ def _backward(
             owners[owner] = None
     if inputs is not None:  # gradients of nothing else are kept, such as those of an adversarial example
         wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(getattr(inputs, "values", lambda: inputs)())
-        owners = {owner: None for owner in owners if owner.has(wanted)}
+        owners = {owner: None for owner in owners if owner.owns_any(wanted)}
     if not owners:
         _torch_backward(tensors, gradients, **options)
         return
     weightings = dict.fromkeys(owner.weighting for owner in owners)
-    factors = {weighting.begins(reached, list(owners), error) for weighting in weightings}
+    factors = {weighting.begin_backward(reached, list(owners), error) for weighting in weightings}
     factor = factors.pop()
     if factors:
         for weighting in weightings:
@@ -423,13 +430,13 @@ def _backward(
         _torch_backward(roots, gradients, **options)
     except BaseException as error:
         for weighting in weightings:
-            weighting.failed(error)
+            weighting.fail_backward(error)
         raise
     finally:
         for handle in handles:
             handle.remove()
     for weighting in weightings:
-        weighting.ended()
+        weighting.end_backward()
 
 
 def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:

@@ -40,7 +40,7 @@ class EqualShapes:
 
     def __call__(self, group: Any, rows: torch.Tensor) -> None:
         """Compare the lengths of tensors; if they differ, a RuntimeError is raised on every rank of the group."""
-        if not self.loader.looping and not (self.loader.ended and self.waits()):
+        if not self.loader.looping and not (self.loader.has_ended and self.waits()):
             return
         # The rows may be of a batch before the newest one, as far back as batches are remembered.
         if self.loader.since_uneven > MAX_BATCHES or _shards():
@@ -92,17 +92,17 @@ class PendingAllReduces:
     Examples
     --------
     >>> sums = PendingAllReduces(batches=1)
-    >>> sums.hand_out(); sums.hand_out(); sums.sent()  # a loop of two batches that fetches one ahead
+    >>> sums.hand_out(); sums.hand_out(); sums.count_sum()  # a loop of two batches that fetches one ahead
     >>> sums.waits
     True
-    >>> sums.sent()
+    >>> sums.count_sum()
     >>> sums.waits
     False
     """
 
     def __init__(self, batches: int) -> None:
-        self._batches, self._seen = batches, 0
-        self._times = 1  # how often gradients are summed in a row, as where two models train on a batch
+        self._batches, self._max_batches_between = batches, 0
+        self._sums_in_a_row = 1  # how often gradients are summed in a row, as where two models train on a batch
         self.start()
 
     def start(self) -> None:
@@ -111,15 +111,15 @@ class PendingAllReduces:
 
     def hand_out(self) -> None:
         """Count a batch that the loop is given."""
-        self._times = max(self._times, self._sums_since)
+        self._sums_in_a_row = max(self._sums_in_a_row, self._sums_since)
         self._sums_since = 0
         self._batches_taken += 1
         self._since_sum += 1
 
-    def sent(self) -> None:
+    def count_sum(self) -> None:
         """Count a sum of gradients over the ranks."""
         if self._sums:  # before the first come also the batches that are fetched ahead
-            self._seen = max(self._seen, self._since_sum)
+            self._max_batches_between = max(self._max_batches_between, self._since_sum)
         self._since_sum = 0
         self._sums += 1
         self._sums_since += 1
@@ -127,4 +127,4 @@ class PendingAllReduces:
     @property
     def waits(self) -> bool:
         """True if sums are to come, by the batches taken so far; False before the first sum: the loop may only read."""
-        return 0 < self._sums * (self._seen or self._batches) < self._batches_taken * self._times
+        return 0 < self._sums * (self._max_batches_between or self._batches) < self._batches_taken * self._sums_in_a_row

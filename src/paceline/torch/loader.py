@@ -136,7 +136,7 @@ class BalancedLoader(RankLoader):
             _require_packable(pack, costs, collate_fn, micro_batch, accumulate)
         self.packs, self.counts_differ = bool(pack), pack is True or bool(self.micro_batch)
         order = Order(len(dataset), bool(shuffle), require_int("seed", seed, 0), sampler)
-        self._ahead = num_workers > 0
+        self._loads_ahead = num_workers > 0
         self._assigner: EpochAssigner
         if self.micro_batch:
             self.borders = partial(borders, size=self.micro_batch)
@@ -146,7 +146,9 @@ class BalancedLoader(RankLoader):
         elif costs is not None and table is not None:
             self._assigner = CostAssigner(order, rule, rank, costs, table)
         else:  # a sampler may yield a sample twice, which buffers that are loaded ahead could not tell apart
-            self._assigner = (BufferAssigner if self._ahead and sampler is None else SliceAssigner)(order, rule, rank)
+            self._assigner = (BufferAssigner if self._loads_ahead and sampler is None else SliceAssigner)(
+                order, rule, rank
+            )
         loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
         collate = Pieces(collate_fn, self.borders) if collate_fn and self.borders else collate_fn
         super().__init__(self._assigner, source(dataset, self._assigner, collate, loading), rule, rank)
@@ -168,7 +170,7 @@ class BalancedLoader(RankLoader):
             "drop_last": self._rule.drop_last,
             "accumulate": self.accumulate,
             "micro_batch": self.micro_batch,
-            "num_workers above 0": self._ahead,
+            "num_workers above 0": self._loads_ahead,
             **self._assigner.settings(),
         }
 

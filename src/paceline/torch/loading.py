@@ -142,7 +142,7 @@ class Prefetcher:
 
     Attributes
     ----------
-    ahead
+    load_seconds
         Seconds that the last batch was waited for, and that the processes took for it, divided by their number.
     """
 
@@ -155,7 +155,7 @@ class Prefetcher:
         self._under_way: set[int] = set()
         self._stock: dict[int, tuple[Any, int, float]] = {}  # chunk, row and seconds of each sample that has arrived
         self._processes = loading.num_workers
-        self._waited, self.ahead = 0.0, (0.0, 0.0)
+        self._waited, self.load_seconds = 0.0, (0.0, 0.0)
         self._pin = pin
         self._here = Chunks(dataset, default_collate if collate is None else list)
         self._loader = DataLoader(
@@ -200,7 +200,7 @@ class Prefetcher:
             while sample not in self._stock:
                 self._receive()
         places = [self._stock[sample] for sample in wanted]
-        self.ahead = self._waited, sum([seconds for _, _, seconds in places]) / self._processes
+        self.load_seconds = self._waited, sum([seconds for _, _, seconds in places]) / self._processes
         if self.collate is not None:
             batch = self.collate([chunk[row] for chunk, row, _ in places])
         else:
@@ -291,7 +291,7 @@ def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loadi
 class OnDemand:
     """Loads a batch in this process, when it is asked for; without a dataset, samples come as they are."""
 
-    ahead = (0.0, 0.0)
+    load_seconds = (0.0, 0.0)
 
     def __init__(self, dataset: Any, collate: Collate | None, *, pin: bool = False) -> None:
         collate = collate or default_collate

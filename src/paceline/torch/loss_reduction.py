@@ -22,28 +22,30 @@ standard errors."""
 class Norms:
     """The norms of the step under way, one of each micro-batch; :meth:`take` ends it.
 
-    ``delayed`` if a device computes them. Then :meth:`take` returns those of the step before, and NaN if the device has
-    not passed that one yet: nothing waits for it.
+    ``is_delayed`` if a device computes them. Then :meth:`take` returns those of the step before, and NaN if the device
+    has not passed that one yet: nothing waits for it.
     """
 
-    def __init__(self, delayed: bool) -> None:
-        self.delayed = delayed
-        self.logs: list[Any] = []
-        self._before = AsyncScalar()
+    def __init__(self, is_delayed: bool) -> None:
+        self.is_delayed = is_delayed
+        self.log_norms: list[Any] = []
+        self._previous = AsyncScalar()
 
     def add(self, norm: torch.Tensor) -> None:
         """Add the norm of a micro-batch's gradients."""
-        self.logs.append(norm.double().clamp(min=1e-300).log() if self.delayed else math.log(max(float(norm), 1e-300)))
+        self.log_norms.append(
+            norm.double().clamp(min=1e-300).log() if self.is_delayed else math.log(max(float(norm), 1e-300))
+        )
 
     def take(self) -> float:
         """Return the mean log norm of the step, or of the step before if late; NaN if it is not known."""
-        logs, self.logs = self.logs, []
-        if not self.delayed:
+        logs, self.log_norms = self.log_norms, []
+        if not self.is_delayed:
             return sum(logs) / len(logs) if logs else math.nan
-        before = self._before.take()
-        self._before.forget()  # what has not arrived is too late: all ranks tell of the same step
+        before = self._previous.take()
+        self._previous.forget()  # what has not arrived is too late: all ranks tell of the same step
         if logs:
-            self._before.fetch(torch.stack(logs).mean())
+            self._previous.fetch(torch.stack(logs).mean())
         return math.nan if before is None else before
 
 
@@ -52,31 +54,31 @@ class LossReductionCheck:
 
     Attributes
     ----------
-    full
+    has_enough
         Whether enough was looked at.
-    looks
+    watches_outputs
         Whether gradients of the batch under way are worth a look.
     norms
         How large they are: those of the rank's rows all together; of several micro-batches, the mean.
     """
 
-    def __init__(self, *, delayed: bool = False) -> None:
-        self.looks = self.full = False
-        self.norms = Norms(delayed)
+    def __init__(self, *, is_delayed: bool = False) -> None:
+        self.watches_outputs = self.has_enough = False
+        self.norms = Norms(is_delayed)
         self._x: list[Array] = []
         self._y: list[Array] = []
 
-    def wants(self, sizes_W: Sizes | None) -> bool:
+    def is_informative(self, sizes_W: Sizes | None) -> bool:
         """Return whether the gradients of a batch of these sizes can show the kind of the loss."""
-        if sizes_W is None or self.full:
+        if sizes_W is None or self.has_enough:
             return False
         sizes = sizes_W.tolist()  # runs in every step, and plain numbers are several times as fast as numpy here
         # sizes that hardly differ say too little about how gradients grow with them
         return bool(max(sizes) >= 1.2 * min(sizes))
 
-    def watch(self, made: Sequence[torch.Tensor], samples: int, parameter: torch.Tensor | None) -> None:
+    def watch(self, outputs: Sequence[torch.Tensor], samples: int, parameter: torch.Tensor | None) -> None:
         """Watch the gradients of a model's outputs, or else of one of its parameters."""
-        shown = [one for one in made if one.requires_grad and one.dim() and one.shape[0] % samples == 0]
+        shown = [one for one in outputs if one.requires_grad and one.dim() and one.shape[0] % samples == 0]
         for tensor in shown:
             tensor.register_hook(partial(self._on_gradient, samples))
         if not shown and parameter is not None:
@@ -91,27 +93,27 @@ class LossReductionCheck:
         self._add(gradient.abs().mean() * samples)
 
     def _add(self, norm: torch.Tensor) -> None:
-        if self.looks and norm.dtype.is_floating_point:
+        if self.watches_outputs and norm.dtype.is_floating_point:
             self.norms.add(norm.detach())
 
     def learn(self, samples_W: Array, log_norm_W: Array) -> str:
         """Take the log norms of each rank's gradients; return a warning once it is certain that they do not fit."""
         # no float64 but 0 has a logarithm farther from 0
         known = np.isfinite(samples_W).all() and np.abs(log_norm_W).max() <= 750.0  # NaN is not
-        if self.full or not known or samples_W.min() <= 0:
+        if self.has_enough or not known or samples_W.min() <= 0:
             return ""
         # Only differences between ranks of one step count: gradients also change from step to step as training goes on.
         x = np.log(samples_W)
         self._x.append(x - x.mean())
         self._y.append(log_norm_W - log_norm_W.mean())
         # 60 steps are enough: the kind of a loss does not change, and every norm takes time
-        self.full = len(self._x) >= 60
+        self.has_enough = len(self._x) >= 60
         if len(self._x) % 6:
             return ""
         power, error = self._growth()
         # between the powers of a mean's gradients and of a sum's
         if error < CLEAR and power - 1.25 > SURE * error:
-            self.full = True  # the warning comes only once
+            self.has_enough = True  # the warning comes only once
             return (
                 "The gradients of a rank grow with its number of samples, as for a loss that is a sum, or that is "
                 "divided by a count over all ranks. Losses are taken for means over the batch of the rank: use a "

@@ -28,10 +28,10 @@ class OptimizerChecks:
     """
 
     def __init__(self, weighting: Weighting, sizes: Callable[[], Any] = lambda: None) -> None:
-        self.uneven = weighting.loader is None
+        self.had_uneven_sizes = weighting.loader is None
         self._weighting, self._sizes, self._first_sizes = weighting, sizes, sizes()
         self._counts_all = getattr(weighting.loader, "counts_all", True)
-        self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._checked_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def watch(self) -> Callable[[], None]:
         """Look at all steps from now on, until the returned function is called or this object is garbage."""
@@ -47,15 +47,15 @@ class OptimizerChecks:
     def before_step(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
         """Refuse a step that makes ranks diverge, even with equal batches, or on gradients that nothing weighs."""
         weighting = self._weighting
-        if weighting.error is not None and not any(one.in_backward for one in weighting.models):
+        if weighting.error is not None and not any(one.is_in_backward for one in weighting.models):
             weighting.raise_error()
         alone: list[Model] = []
         unsummed: list[Model] = []
         for one in weighting.models:
             if not closure:  # it computes gradients within the step
-                if one.ddp is not None and (one.in_backward or one.unsummed):
+                if one.ddp is not None and (one.is_in_backward or one.has_unsummed):
                     alone.append(one)
-                if not one.summed_for(optimizer):
+                if not one.note_step(optimizer):
                     unsummed.append(one)
         weighting.before_optimizer_step()
         if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, weighting.models):
@@ -67,17 +67,17 @@ class OptimizerChecks:
                 "equal batches: call the model that was given to attach() (not model.module), and let each "
                 "step's last backward pass sum gradients (not in no_sync(), nor with a hook that steps within it)"
             )
-        self.uneven = self.uneven or self._sizes() is not self._first_sizes
+        self.had_uneven_sizes = self.had_uneven_sizes or self._sizes() is not self._first_sizes
         again = _steps_again(optimizer)
-        if unsummed and self.uneven and not again and _steps(optimizer, unsummed):
+        if unsummed and self.had_uneven_sizes and not again and _steps(optimizer, unsummed):
             raise LoopError(
                 "an optimizer steps on gradients that no backward pass of its model has summed since its last step. "
                 "Those that are taken by torch.autograd.grad have no weights, and samples count more on a rank "
                 "with few of them: call loss.backward() in place of torch.autograd.grad(loss, parameters)"
             )
-        if self.uneven and optimizer not in self._seen:
-            self._seen.add(optimizer)
-            with weighting.untimed():  # it takes as long as an iteration, right after the first change of sizes
+        if self.had_uneven_sizes and optimizer not in self._checked_optimizers:
+            self._checked_optimizers.add(optimizer)
+            with weighting.pause_timer():  # it takes as long as an iteration, right after the first change of sizes
                 self._look_at_process()
         for one in weighting.models:
             one.require_summed_parameters()
@@ -88,7 +88,7 @@ class OptimizerChecks:
         others = [
             ddp
             for ddp in _instances_of(DistributedDataParallel)
-            if not was_attached(ddp) and _trains(ddp) and not any(one.has(ddp.parameters()) for one in models)
+            if not was_attached(ddp) and _trains(ddp) and not any(one.owns_any(ddp.parameters()) for one in models)
         ]
         if others:
             self._weighting.warn(
@@ -113,7 +113,7 @@ class OptimizerChecks:
 
 def _steps(optimizer: torch.optim.Optimizer, models: Sequence[Model]) -> bool:
     """Return whether the optimizer steps parameters of these models that have a gradient."""
-    return any(model.has(_parameters_with_gradients(optimizer)) for model in models)
+    return any(model.owns_any(_parameters_with_gradients(optimizer)) for model in models)
 
 
 def _steps_again(optimizer: torch.optim.Optimizer) -> bool:

@@ -60,12 +60,12 @@ class Planning:
         self._covariates_before = np.full((len(balancer.workers), covariates), np.nan)
         self._unplanned: list[RankReports] = []
         # the fastest of 8 plans says how long planning takes; until then every iteration is planned
-        self._timed: deque[float] = deque(maxlen=8)
+        self._recent_seconds: deque[float] = deque(maxlen=8)
         self.seconds = 0.0
-        self._settled = self._settled_before = False  # at this exchange, and at the one before
+        self._has_settled = self._had_settled = False  # at this exchange, and at the one before
         self._steady_plans = 0  # plans since more than a few samples moved, the same on every rank
         self._usual_seconds = math.nan  # of the slowest rank, an iteration
-        self._slow = False  # whether the last iteration took far longer
+        self._is_slow = False  # whether the last iteration took far longer
         self._last_W: Sizes | None = None  # what the loader was given last, and what it made of it
         self._shares_W: Sizes | None = None
         self._begin()
@@ -104,15 +104,15 @@ class Planning:
 
     def require_one_place(self, rows: RankReports) -> None:
         """Raise an error if ranks have looped differently: samples are lost and repeated, and no plan can mend that."""
-        places = rows.places(assigned=rows.agreed)  # other plans assign other batches
+        places = rows.places(assigned=rows.has_same_plan)  # other plans assign other batches
         if not (places == places[0]).all():
-            raise RuntimeError(_diverged(self.balancer.workers, places))
+            raise RuntimeError(desync_error(self.balancer.workers, places))
 
     def settle(self, rows: RankReports, iteration: int) -> None:
         """Copy the first rank's state to all ranks, because their plans differ."""
         self.require_one_place(rows)
-        self._settled = True
-        if not self._settled_before:  # while it lasts, batches are those of the first rank: there is nothing new to say
+        self._has_settled = True
+        if not self._had_settled:  # while it lasts, batches are those of the first rank: there is nothing new to say
             logger.warning(
                 "The ranks computed different sizes for iteration %d, so all ranks use rank 0's sizes until they agree "
                 "again. A few samples of that iteration may have been used twice or skipped; later iterations are not "
@@ -150,14 +150,14 @@ class Planning:
         # most 32 iterations are planned at once.
         affordable = min(float(rows["planning_seconds"].max()) / (0.01 * iteration), 32)
         waiting = len(self._unplanned) + 1
-        was_slow, self._slow = self._slow, iteration > 1.5 * usual
-        if self._slow and was_slow and waiting >= 0.25 * affordable:  # one alone is an outlier
+        was_slow, self._is_slow = self._is_slow, iteration > 1.5 * usual
+        if self._is_slow and was_slow and waiting >= 0.25 * affordable:  # one alone is an outlier
             del self._unplanned[:-1]  # reports from before it became slow would hide it
             return True
         return waiting >= min(affordable, max(0.25 * affordable, 2.0 ** (self._steady_plans // 4)))
 
     def _replan(self, rows: RankReports, iterations: int) -> None:
-        self._settled_before, self._settled = self._settled, False
+        self._had_settled, self._has_settled = self._has_settled, False
         began = time.thread_time()
         if self._covariates_before.size:
             before_WD, self._covariates_before = self._covariates_before, rows.covariates_WD
@@ -169,9 +169,9 @@ class Planning:
         # a few samples back and forth are noise
         moved = np.abs(self._sizes_W - before_W).sum() > 0.1 * before_W.sum()
         self._steady_plans = 0 if moved else self._steady_plans + 1
-        self._timed.append(time.thread_time() - began)
-        if len(self._timed) == 8:
-            self.seconds = min(self._timed)
+        self._recent_seconds.append(time.thread_time() - began)
+        if len(self._recent_seconds) == 8:
+            self.seconds = min(self._recent_seconds)
 
     def _in_work(self, rows: RankReports, work: WorkModel) -> tuple[RankReports, bool]:
         """Learn what samples cost; return the reports with work in place of samples, and whether costs are new."""
@@ -219,7 +219,7 @@ class Planning:
         self._rank_order = np.array([workers.index(worker) for worker in self.workers])
         self.in_order = self._rank_order.tolist() == list(range(len(workers)))
         self._last_W = None
-        self._steady_plans, self._usual_seconds, self._slow = 0, math.nan, False
+        self._steady_plans, self._usual_seconds, self._is_slow = 0, math.nan, False
         self._take_plan()
         self.apply_to_loader()
 
@@ -236,7 +236,7 @@ def relative_change(one_W: Array, other_W: Array) -> float:
     return float(np.ptp(known)) if len(known) else 0.0
 
 
-def _diverged(workers: Sequence[str], places: Array) -> str:
+def desync_error(workers: Sequence[str], places: Array) -> str:
     """Return the error message for ranks at different epochs and batches, ``[W, 2 or more]``."""
     epoch, batches = places[0, :2]
     if (places[:, :2] == places[0, :2]).all():

@@ -66,14 +66,14 @@ class Progress:
     def __init__(self, assigner: Assigner) -> None:
         self.assigner = assigner
         self.next_epoch = 0
-        self._rest: State | None = None
-        self._left = ""
+        self._resumed_state: State | None = None
+        self._left_text = ""
 
     def start(self) -> None:
         """Begin the next epoch, or the rest of it if it was resumed."""
         epoch = self.next_epoch
-        if self._rest is not None and epoch == self._rest["epoch"]:
-            self.assigner.load_state_dict(self._rest)
+        if self._resumed_state is not None and epoch == self._resumed_state["epoch"]:
+            self.assigner.load_state_dict(self._resumed_state)
         else:
             self._warn_of_rest(epoch)
             self.assigner.start(epoch)
@@ -81,7 +81,7 @@ class Progress:
 
     def finish(self) -> None:
         """Note that the epoch is over: if a resumed epoch is set again, all of it comes."""
-        self._rest = None
+        self._resumed_state = None
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the place in the data."""
@@ -91,18 +91,20 @@ class Progress:
         """Continue with the rest of the interrupted epoch, or skip it with a warning."""
         self.assigner.check(state, with_rest=not skip_rest)
         self.assigner.load_state_dict(state)
-        self.next_epoch, epoch, self._left = int(state["next_epoch"]), self.assigner.epoch, ""
+        self.next_epoch, epoch, self._left_text = int(state["next_epoch"]), self.assigner.epoch, ""
         if not self.assigner.over:
             left = self.assigner.remaining
-            self._left = f"{'some' if left is None else left} samples"
+            self._left_text = f"{'some' if left is None else left} samples"
             if skip_rest:
-                warnings.warn(f"skipping {self._left} of epoch {epoch}, as requested by skip_rest=True", stacklevel=3)
+                warnings.warn(
+                    f"skipping {self._left_text} of epoch {epoch}, as requested by skip_rest=True", stacklevel=3
+                )
                 self.assigner.end()
-                self.next_epoch, self._left = max(self.next_epoch, epoch + 1), ""
+                self.next_epoch, self._left_text = max(self.next_epoch, epoch + 1), ""
             else:
                 self.next_epoch = epoch
-        begun = self._left or self.assigner.batches
-        self._rest = self.assigner.state_dict() if begun else None
+        begun = self._left_text or self.assigner.batches
+        self._resumed_state = self.assigner.state_dict() if begun else None
 
     def sync_from(self, state: State) -> None:
         """Move to the place of another rank, in the middle of a loop."""
@@ -111,13 +113,14 @@ class Progress:
 
     def _warn_of_rest(self, epoch: int) -> None:
         """Warn if an epoch was resumed, and another one begins before more than a peek was taken of its rest."""
-        if self._rest is None or not self._left:
+        if self._resumed_state is None or not self._left_text:
             return
-        resumed, rest, self._rest = int(self._rest["epoch"]), int(self._rest["batches"]), None
+        resumed, rest = int(self._resumed_state["epoch"]), int(self._resumed_state["batches"])
+        self._resumed_state = None
         if self.assigner.batches <= rest + 1:
             warnings.warn(
-                f"epoch {epoch} begins, but the loader was resumed in epoch {resumed}, of which {self._left} are left "
-                f"out now: to go on with them, call set_epoch({resumed}) before the loop",
+                f"epoch {epoch} begins, but the loader was resumed in epoch {resumed}, of which {self._left_text} are "
+                f"left out now: to go on with them, call set_epoch({resumed}) before the loop",
                 stacklevel=6,  # the loop itself
             )
 
@@ -132,7 +135,7 @@ class Loop:
     def __init__(self, loader: RankLoader) -> None:
         self._loader = loader
         self._parts: list[tuple[RankBatch, Any]] = []
-        self._begun = self._over = False
+        self._has_begun = self._is_over = False
         self._error = ""  # as text: the error itself would hold this loop, and so the loading processes
 
     def __iter__(self) -> Loop:
@@ -145,7 +148,7 @@ class Loop:
         try:
             if loader.newest_loop() is not self:
                 self._begin()
-            if not self._parts and not self._over:
+            if not self._parts and not self._is_over:
                 self._parts = loader.next_parts()
             if self._parts:
                 rank_batch, batch = self._parts.pop(0)
@@ -162,7 +165,7 @@ class Loop:
                     f"{error}"
                 ) from error
             raise
-        self._over = True
+        self._is_over = True
         loader.end(self)
         raise StopIteration
 
@@ -173,13 +176,13 @@ class Loop:
                 f"this loop ended with an error ({self._error}): start a new one, or resume at the batch that "
                 "failed, in a new loop after loader.load_state_dict(loader.state_dict())"
             )
-        if self._begun and not self._over:
+        if self._has_begun and not self._is_over:
             raise RuntimeError(
                 "this loop over the loader has ended, because another loop began or load_state_dict was called: "
                 "start a new one. Nested loops need a loader each"
             )
-        if not self._begun:
-            self._begun = True
+        if not self._has_begun:
+            self._has_begun = True
             self._loader.begin(self)
 
 
@@ -206,7 +209,7 @@ class RankLoader(ABC):
         Samples of each rank in the batch yielded last, ``[W]`` int64, and this rank's part of it.
     since_uneven
         Batches yielded since one of which ranks had different numbers of samples; infinite if there was none.
-    ended
+    has_ended
         Whether the newest loop over it has reached its end, and was not left before.
     newest_loop
         Returns the loop that is under way, or None.
@@ -237,7 +240,7 @@ class RankLoader(ABC):
         self._assigner, self._source, self._rule = assigner, source, rule
         self._progress = Progress(assigner)
         self.newest_loop: Callable[[], Loop | None] = _none
-        self.ended = False
+        self.has_ended = False
         self._shares = rule.validate_sizes(rule.equal())
         self.batch_sizes = self._shares
         self.since_uneven = math.inf
@@ -393,7 +396,7 @@ class RankLoader(ABC):
 
     def begin(self, loop: Loop) -> None:
         """Begin an epoch: any loop before this one is over."""
-        self.ended = False
+        self.has_ended = False
         self.newest_loop = ref(loop)  # weakly: a loop that the script leaves is over
         self._progress.start()
         self._restart()
@@ -401,7 +404,7 @@ class RankLoader(ABC):
     def end(self, loop: Loop) -> None:
         """Note that a loop has ended."""
         if self.newest_loop() is loop:
-            self.newest_loop, self.ended = _none, True
+            self.newest_loop, self.has_ended = _none, True
 
     def next_parts(self) -> list[tuple[RankBatch, Any]]:
         """Return this rank's part of the next global batch, whole or in micro-batches; nothing if the epoch is over."""
@@ -417,7 +420,7 @@ class RankLoader(ABC):
         batch = self._source.take(samples)
         places = self.borders(len(samples)) if self.borders else None
         if self.after_load:
-            self.after_load(*self._source.ahead)
+            self.after_load(*self._source.load_seconds)
         assigner.advance()  # only now: a batch that could not be loaded has not been yielded
         self.batch_sizes = rank_batch.sizes
         uneven = self.packs or len(set(rank_batch.sizes.tolist())) > 1  # packed rows are as long as their tokens

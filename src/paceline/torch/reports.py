@@ -57,7 +57,7 @@ class RankReports:
 
     Attributes
     ----------
-    together
+    is_consistent
         Whether all ranks used the same plan, at the same place in the data.
     ran_out
         Whether a rank's batch did not fit into memory.
@@ -70,11 +70,11 @@ class RankReports:
         self.features = features
         # Plain numbers: comparing columns of a few ranks takes numpy several times as long.
         rows = report_WF.tolist()
-        first, self.together, self.ran_out = rows[0], True, False
+        first, self.is_consistent, self.ran_out = rows[0], True, False
         unmeasured = []
         for rank, row in enumerate(rows):
             if row[_TOGETHER] != first[_TOGETHER]:
-                self.together = False
+                self.is_consistent = False
             if row[_RAN_OUT]:
                 self.ran_out = True
             if not (
@@ -109,7 +109,7 @@ class RankReports:
         return features
 
     @property
-    def agreed(self) -> bool:
+    def has_same_plan(self) -> bool:
         """True if all ranks used the same plan."""
         checksums = self["checksum"]
         return bool((checksums == checksums[0]).all())
@@ -195,7 +195,7 @@ def record(
         seconds=rows["seconds"] / steps_W,
         forecast_seconds=used.forecast.curves.busy_seconds(work_W / parts_W) * parts_W,
         comm_seconds=rows["comm_seconds"],
-        agreed=rows.together,
+        agreed=rows.is_consistent,
         work=None if work is None else work_W,
         **extra,
     )

@@ -47,7 +47,7 @@ class Steps(Weighting):
         Reports that have arrived since the loader was last asked for a batch; None before.
     uneven
         Whether batches may differ in size: before, nothing can be weighed wrongly.
-    to_come
+    pending_sums
         Whether the loop, after its end, has gradients still to be summed.
     handle
         The balance, kept alive by the model's hooks even if the script has dropped it.
@@ -63,22 +63,22 @@ class Steps(Weighting):
         self.index = -1
         self.rows: RankReports | None = None
         self.uneven = False
-        self.to_come = PendingAllReduces(loader.accumulate)
+        self.pending_sums = PendingAllReduces(loader.accumulate)
         self.handle: object = None
-        self.delayed = bool(timer.delay)
+        self.is_delayed = bool(timer.delay)
         self._planning, self._timer, self._covariates, self._buffers = planning, timer, covariates, Buffers()
-        self._kind = LossReductionCheck(delayed=self.delayed)
+        self._loss_check = LossReductionCheck(is_delayed=self.is_delayed)
         # Samples of unequal cost say nothing by their number; micro-batches of ranks are all of one size.
-        self._compares = not (loader.coefficients is not None or loader.micro_batch)
+        self._checks_loss = not (loader.coefficients is not None or loader.micro_batch)
         self._min_samples = MIN_BATCH_SHARE * loader.global_batch
         self._thread = threading.get_ident()
         self._exchanges = 0
         self._sizes: deque[Sizes | None] = deque([None, None], maxlen=2)  # of the last two steps
         self._batch: RankBatch | None = None  # computed last
-        self._fresh = self._reported = False
-        self._diverged: RankReports | None = None
-        self._spent = 0.0
-        self._started = self._wall_seconds = math.nan
+        self._has_new_batch = self._has_reported = False
+        self._diverged_rows: RankReports | None = None
+        self._spent_seconds = 0.0
+        self._start_time = self._wall_seconds = math.nan
 
     # -- in the loader -----------------------------------------------------------------------------------------------
 
@@ -90,8 +90,8 @@ class Steps(Weighting):
                 "the thread that trains, and use num_workers= to load them ahead"
             )
         began = time.perf_counter()
-        self._wall_seconds, self._started = began - self._started, began
-        self._reported = False
+        self._wall_seconds, self._start_time = began - self._start_time, began
+        self._has_reported = False
         self.finish()
 
     def hand_out(self, sizes_W: Sizes, batch: object) -> None:
@@ -100,11 +100,11 @@ class Steps(Weighting):
         self.batches.hand_out(rank_batch)
         self._timer.batch(rank_batch.local(self.loader.rank))
         if self.loader.step_ends or not self.loader.counts_differ:
-            self.to_come.hand_out()
+            self.pending_sums.hand_out()
 
     def start_loop(self) -> None:
         """Forget the batches of a loop that is over; warn if it trained on the lesser part of them."""
-        delivered, computed = self.batches.delivered, self.batches.passes
+        delivered, computed = self.batches.num_delivered, self.batches.passes
         if 0 < 2 * computed < delivered:
             self.warn(
                 "skipped",
@@ -114,13 +114,13 @@ class Steps(Weighting):
                     "in size. To leave out an epoch's last, incomplete one, pass drop_last=True to the loader."
                 ),
             )
-        self.to_come.start()
+        self.pending_sums.start()
         self.batches.clear()
         self._timer.forget_batches()
 
     def before_state_dict(self) -> None:
         """Warn, when a state is saved, of batches that a job would miss that resumes from it."""
-        if self.to_come.waits:
+        if self.pending_sums.waits:
             self.warn(
                 "state",
                 "Batches had been fetched but not computed when this state was saved: a job that resumes from it "
@@ -129,44 +129,44 @@ class Steps(Weighting):
 
     # -- in the model's hooks ----------------------------------------------------------------------------------------
 
-    def forward(self, one: Pass) -> None:
+    def forward(self, forward_pass: Pass) -> None:
         """Find the batch that a model is given, and start the timer if it is a new one."""
         began = time.thread_time()
         self.batches.passes += 1
-        batches, model = self.batches, one.owner()
-        in_order = self.scales or self.loader.packs
-        one.batch, new = batches.next(model) if in_order else batches.find(one.rows, model)
-        if one.batch is None and self.follows:
-            one.batch, new = batches.next(model)
-        if (batch := one.batch) is not None:
+        batches, model = self.batches, forward_pass.owner()
+        in_order = self.has_scaled_counts or self.loader.packs
+        forward_pass.batch, new = batches.next(model) if in_order else batches.find(forward_pass.rows, model)
+        if forward_pass.batch is None and self.finds_by_order:
+            forward_pass.batch, new = batches.next(model)
+        if (batch := forward_pass.batch) is not None:
             if new:
                 self._begin_batch(batch)
             if batch.features:
                 coefficients = self.loader.coefficients.tolist()  # a recorder's hook on the module inside comes next
                 state_work(sum(part * each for part, each in zip(batch.features, coefficients, strict=True)))
-        self._spent += time.thread_time() - began
+        self._spent_seconds += time.thread_time() - began
 
     def _begin_batch(self, batch: RankBatch) -> None:
-        self._fresh = True
-        if self._compares and not self._kind.full:
-            self.looks = self._kind.looks = self._kind.wants(batch.sizes)
+        self._has_new_batch = True
+        if self._checks_loss and not self._loss_check.has_enough:
+            self.watches_outputs = self._loss_check.watches_outputs = self._loss_check.is_informative(batch.sizes)
         self._batch = batch
         count = batch.local(self.loader.rank)
         self._timer.forward(count, in_report=batch.total >= self._min_samples, features=batch.features)
 
-    def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
+    def watch_outputs(self, outputs: Sequence[torch.Tensor], model: Model) -> None:
         """Watch the gradients of a model's outputs."""
         if self._batch is not None:
-            self._kind.watch(made, self._batch.local(self.loader.rank), model.first_parameter)
+            self._loss_check.watch(outputs, self._batch.local(self.loader.rank), model.first_parameter)
 
     # -- in the backward pass ----------------------------------------------------------------------------------------
 
-    def ready(self) -> Any:
+    def note_ready(self) -> Any:
         """Stop the timer: this rank's gradients are there, and those of the others are awaited."""
-        self.to_come.sent()
+        self.pending_sums.count_sum()
         return self._timer.gradients_ready()
 
-    def all_there(self, wait: Any) -> None:
+    def note_averaged(self, wait: Any) -> None:
         """Note that the gradients of all ranks are averaged."""
         self._timer.gradients_summed(wait)
 
@@ -177,13 +177,13 @@ class Steps(Weighting):
         leaves the others waiting forever. All ranks sum gradients alike, so sums are counted.
         """
         began = time.perf_counter()
-        if self._fresh:
-            self._fresh = self.looks = self._kind.looks = False
+        if self._has_new_batch:
+            self._has_new_batch = self.watches_outputs = self._loss_check.watches_outputs = False
             self.index += 1
-        if self._reported:
+        if self._has_reported:
             self.exchange.send(counts)
             return
-        self._reported = True
+        self._has_reported = True
         measure, planning = self._timer.report(), self._planning
         if self.loader.micro_batch or self.loader.packs:  # plans are about steps, whose micro-batches differ in number
             measure = measure.merge_micro_batches()
@@ -191,19 +191,19 @@ class Steps(Weighting):
             self._covariates.take()
         features = (self._timer.features or [math.nan] * planning.features) if planning.features else []
         place = (self.out_of_memory, planning.checksum, *self.loader.position)
-        buffers, norms = self._buffers, self._kind.norms
-        summed = math.nan if buffers.ended else buffers.sum([one.model for one in self.models], self._exchanges)
-        log_norm = norms.take() if norms.logs or norms.delayed else math.nan
+        buffers, norms = self._buffers, self._loss_check.norms
+        summed = math.nan if buffers.has_ended else buffers.sum([one.model for one in self.models], self._exchanges)
+        log_norm = norms.take() if norms.log_norms or norms.is_delayed else math.nan
         self._sizes.append(None if self._batch is None else self._batch.sizes)
-        self._reports = True
+        self._sent_reports = True
         gauges = (log_norm, summed, planning.seconds)
         self.exchange.send([*measure, *place, *gauges, *self._covariates.values, *features, *counts])
-        self._spent += time.perf_counter() - began
+        self._spent_seconds += time.perf_counter() - began
         if began >= self._timer.next_refresh:
             self._timer.refresh()  # now, while the other ranks are awaited
         self.out_of_memory = False
 
-    _reports = False
+    _sent_reports = False
     """Whether what is under way holds reports."""
 
     def receive(self) -> None:
@@ -211,33 +211,33 @@ class Steps(Weighting):
         self._timer.wait_begins()  # for the slowest rank, if its row is not there yet
         row_WF = self.exchange.receive()
         began, counts = time.perf_counter(), row_WF.shape[1] - 2 * len(self.models)
-        reports, self._reports = self._reports, False
+        reports, self._sent_reports = self._sent_reports, False
         if reports:
             self._plan(row_WF[:, :counts])
         self._timer.wait_ends()  # after planning, which takes all ranks as long and is no work on the batch
         self.judge(row_WF[:, counts:])
-        self.overhead_seconds = self._spent + time.perf_counter() - began
+        self.overhead_seconds = self._spent_seconds + time.perf_counter() - began
 
     def _plan(self, report_WF: Array) -> None:
         planning = self._planning
         self.rows = rows = RankReports(planning.reports_by_worker(report_WF), planning.features)
-        self._used = planning.plan
+        self._used_plan = planning.plan
         self._exchanges += 1
-        self.divides = not rows.agreed  # batches are cut by different plans
-        if rows.together:
+        self.divides_by_shares = not rows.has_same_plan  # batches are cut by different plans
+        if rows.is_consistent:
             planning.learn(rows)
         else:  # all ranks step next: one that has fetched its next batch would wait for others that are refused theirs
-            self._diverged = rows
+            self._diverged_rows = rows
 
     # -- at the end of a step ----------------------------------------------------------------------------------------
 
     def before_optimizer_step(self) -> None:
         """Raise an error before an optimizer's step if ranks have looped differently."""
-        if self._diverged is not None:
-            self._planning.require_one_place(self._diverged)
+        if self._diverged_rows is not None:
+            self._planning.require_one_place(self._diverged_rows)
 
     @contextmanager
-    def untimed(self) -> Iterator[None]:
+    def pause_timer(self) -> Iterator[None]:
         """Count the time inside as a wait: it is no work on the batch."""
         self._timer.wait_begins()
         try:
@@ -249,30 +249,32 @@ class Steps(Weighting):
         """Make all ranks continue from one plan, check their reports, and call the observers."""
         if self.exchange.under_way:
             self.receive()
-        if self.error is not None and not any(one.unsummed for one in self.models):
+        if self.error is not None and not any(one.has_unsummed for one in self.models):
             self.raise_error()
         rows, self.rows = self.rows, None
         if rows is None:
             return
         planning = self._planning
-        if not rows.together:
-            self._diverged = None
+        if not rows.is_consistent:
+            self._diverged_rows = None
             planning.settle(rows, self.index)
             planning.learn(rows)
         planning.apply_to_loader()
-        if not rows.together:  # whatever ranks would plan from the same state, all use the first one's sizes
+        if not rows.is_consistent:  # whatever ranks would plan from the same state, all use the first one's sizes
             self.loader.sync_from(self.exchange.from_first(self.loader.place()))
-        if rows.has_norms and (sentence := self._kind.learn(self._samples_of_norms(rows), rows["log_norm"])):
+        if rows.has_norms and (sentence := self._loss_check.learn(self._samples_of_norms(rows), rows["log_norm"])):
             self.warn(sentence, sentence)
-        if rows.has_buffers and (parted := self._buffers.learn(rows["buffers"], uneven=bool(np.ptp(rows["samples"])))):
+        if rows.has_buffers and (
+            parted := self._buffers.learn(rows["buffers"], is_uneven=bool(np.ptp(rows["samples"])))
+        ):
             self.warn(parted, parted)
-        self._spent = 0.0
+        self._spent_seconds = 0.0
         if self.observers:
             self.notify(rows)
 
     def _samples_of_norms(self, rows: RankReports) -> Array:
         before_W = self._sizes[0]
-        if before_W is None or not self.delayed:
+        if before_W is None or not self.is_delayed:
             return rows["samples"]
         # A device's norms are those of the step before, and its report may be of several steps.
         samples_W: Array = before_W[self._planning.order].astype(np.float64)
@@ -280,7 +282,7 @@ class Steps(Weighting):
 
     def notify(self, rows: RankReports) -> None:
         """Call the observers with the iteration that is over."""
-        used, planning, accumulate = self._used, self._planning, self.loader.accumulate
+        used, planning, accumulate = self._used_plan, self._planning, self.loader.accumulate
         plan = planning.plan if planning.plan is not used else used.as_unchanged()
         iteration = record(
             rows,

@@ -43,7 +43,7 @@ class StreamAssigner(Assigner):
         self._position = 0
         self._samples: Iterator[Any] | None = None
         self._batch: list[Any] = []
-        self._ahead: list[Any] = []
+        self._read_ahead: list[Any] = []
 
     def start(self, epoch: int) -> None:
         """Begin this epoch."""
@@ -63,15 +63,15 @@ class StreamAssigner(Assigner):
         else:
             known, rank_batch, owner_N = self._divide_batch(self.costs, samples, shares_W)
         content = b"".join(fingerprint(sample if self.key is None else self.key(sample)) for sample in samples)
-        self._seen = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes() + content
+        self._digest_bytes = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes() + content
         return rank_batch, [samples[number] for number in np.flatnonzero(owner_N == self.rank)]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
-        self.digest = zlib.crc32(self._seen, self.digest)
+        self.digest = zlib.crc32(self._digest_bytes, self.digest)
         self.batches += 1
         self._position += len(self._batch)
-        self._batch, self.over = [], not self._ahead
+        self._batch, self.over = [], not self._read_ahead
 
     def settings(self) -> dict[str, object]:
         """Return what must be the same on every rank, beside the rule."""
@@ -104,7 +104,7 @@ class StreamAssigner(Assigner):
 
     def _move_to(self, samples: int) -> None:
         self._position, self.over = samples, False
-        self._samples, self._batch, self._ahead = None, [], []
+        self._samples, self._batch, self._read_ahead = None, [], []
 
     def _draw(self) -> list[Any]:
         """Draw the next global batch: so many samples, and in the last one what is left."""
@@ -114,11 +114,11 @@ class StreamAssigner(Assigner):
                 stream.set_epoch(self.epoch)
             self._samples = islice(shuffled_in_window(stream, self.window, self.seed, self.epoch), self._position, None)
         ranks = self.rule.world_size
-        self._batch = self._ahead + list(islice(self._samples, self.rule.samples - len(self._ahead)))
+        self._batch = self._read_ahead + list(islice(self._samples, self.rule.samples - len(self._read_ahead)))
         # As many as ranks are read ahead: where there are fewer, they are the stream's end, and join this batch.
-        self._ahead = list(islice(self._samples, ranks))
-        if len(self._ahead) < ranks:
-            self._batch, self._ahead = self._batch + self._ahead, []
+        self._read_ahead = list(islice(self._samples, ranks))
+        if len(self._read_ahead) < ranks:
+            self._batch, self._read_ahead = self._batch + self._read_ahead, []
         if len(self._batch) < ranks:
             raise ValueError(
                 f"the stream has {len(self._batch)} samples, too few for {ranks} ranks: each rank needs at least one"

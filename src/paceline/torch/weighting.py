@@ -61,30 +61,30 @@ class Model:
     ----------
     sums, backwards
         How often its gradients were summed over the ranks, and backward passes since then.
-    unsummed
+    has_unsummed
         Whether it has gradients of this rank alone.
     residue
         How far this rank's shares are from those of so many global batches, since the last sum; NaN refuses.
-    counted
+    scaled_count
         Counts of scaled losses since the last sum; NaN if losses were not scaled, below 0 if they are averaged plainly.
     """
 
     def __init__(self, model: torch.nn.Module, weighting: Weighting) -> None:
         self.model, self.weighting = model, weighting
         self.ddp = ddp_of(model)
-        self.sums, self.unsummed, self.in_backward = 0, False, False
-        self.backwards, self.residue, self.counted = 0, 0.0, math.nan
+        self.sums, self.has_unsummed, self.is_in_backward = 0, False, False
+        self.backwards, self.residue, self.scaled_count = 0, 0.0, math.nan
         self._handles: list[Any] = []
         self._parameters = list(model.parameters())
         self._frozen = [] if self.ddp is None else [one for one in self._parameters if not one.requires_grad]
         self.require_summed_parameters()
-        self._expects = False  # whether the next backward pass sums, as torch prepared it in a forward pass
-        self._total = 0.0  # counts of all ranks in the sums of this step so far, by which gradients were divided
-        self._divided = False  # whether they still are
+        self._expects_sum = False  # whether the next backward pass sums, as torch prepared it in a forward pass
+        self._total_count = 0.0  # counts of all ranks in the sums of this step so far, by which gradients were divided
+        self._are_gradients_divided = False  # whether they still are
         self._mark: tuple[torch.nn.Parameter, int, int] | None = None
         self._depth = 0
         self._pass: Pass | None = None
-        self._summed_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._sums_at_step: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
         # is looked at from outside, because hooks inside would break its graph.
         self._inside: torch.nn.Module = self.ddp.module if self.ddp is model and self.ddp is not None else model
@@ -112,7 +112,7 @@ class Model:
         """The first parameter that gets a gradient."""
         return next((one for one in self._parameters if one.requires_grad), None)
 
-    def has(self, tensors: Iterable[Any]) -> bool:
+    def owns_any(self, tensors: Iterable[Any]) -> bool:
         """Return whether one of these tensors is a parameter of the model."""
         mine = {id(one) for one in self._parameters}
         return any(id(one) in mine for one in tensors)
@@ -127,7 +127,7 @@ class Model:
         self._pass = one = Pass(self, args, kwargs)
         if self.ddp is not None and self.ddp.require_backward_grad_sync:
             active: Any = DistributedDataParallel._active_ddp_module
-            self._expects = self._expects or active is self.ddp or self._inside is not self.ddp.module
+            self._expects_sum = self._expects_sum or active is self.ddp or self._inside is not self.ddp.module
         # Trainers may leave the wrapper in evaluation mode after validation while the model inside trains.
         if module.training or self.model.training:
             self.weighting.forward(one)
@@ -138,9 +138,9 @@ class Model:
         self._depth = max(self._depth - 1, 0)
         if self._depth or self._pass is None:
             return
-        self._pass.ends()
-        if self.weighting.looks and self._pass.batch is not None:
-            self.weighting.look(tensors_in(output), self)
+        self._pass.note_end()
+        if self.weighting.watches_outputs and self._pass.batch is not None:
+            self.weighting.watch_outputs(tensors_in(output), self)
         self._pass = None
 
     def averages_gradients(self) -> bool:
@@ -148,7 +148,7 @@ class Model:
         if self.ddp is None:
             engine = averages(self.model)
             return self.weighting.averaged_by_hand(self) if engine is None else engine
-        if self._expects:
+        if self._expects_sum:
             return True
         try:  # a trainer may have prepared the sum by itself
             self.ddp.reducer._check_reducer_finalized()
@@ -156,21 +156,24 @@ class Model:
             return True
         return False
 
-    def begins(self, residue: float, counted: float) -> None:
+    def begin_backward(self, residue: float, scaled_count: float) -> None:
         """Count a backward pass."""
-        if counted == counted and self._mark is not None:
+        if scaled_count == scaled_count and self._mark is not None:
             self._reopen()
         if residue == residue and self.residue == self.residue:
-            if (counted != counted) != (self.counted != self.counted) and (self.residue or self.unsummed):
+            if (scaled_count != scaled_count) != (self.scaled_count != self.scaled_count) and (
+                self.residue or self.has_unsummed
+            ):
                 residue = math.nan
                 self.weighting.refuse(LoopError(SOME_STEPS_SCALED))
-            elif counted == counted:
-                self.counted = counted if self.counted != self.counted else self.counted + counted
+            elif scaled_count == scaled_count:
+                before = 0.0 if self.scaled_count != self.scaled_count else self.scaled_count
+                self.scaled_count = before + scaled_count
             else:
-                self.counted = math.nan
+                self.scaled_count = math.nan
         self.residue += residue
         self.backwards += 1
-        self.in_backward = True
+        self.is_in_backward = True
 
     def _reopen(self) -> None:
         """Multiply gradients by the counts that divided them, to add more; forget the counts of dropped ones."""
@@ -183,34 +186,34 @@ class Model:
             remaining = gradient is not None
         self._mark = None
         if not remaining:
-            self._total, self.counted, self.unsummed = 0.0, math.nan, False
-        elif self._divided:
-            _multiply(gradients_of(self._parameters), self._total / self.weighting.world_size)
-        self._divided = False
+            self._total_count, self.scaled_count, self.has_unsummed = 0.0, math.nan, False
+        elif self._are_gradients_divided:
+            _multiply(gradients_of(self._parameters), self._total_count / self.weighting.world_size)
+        self._are_gradients_divided = False
 
-    def ends(self) -> None:
+    def end_backward(self) -> None:
         """Note the end of a backward pass of scaled losses."""
-        self.in_backward = False
-        if self.counted == self.counted or self._total:
+        self.is_in_backward = False
+        if self.scaled_count == self.scaled_count or self._total_count:
             parameter = next((one for one in self._parameters if one.grad is not None and not one.grad.is_sparse), None)
             if parameter is not None and (gradient := parameter.grad) is not None:
                 self._mark = parameter, gradient.data_ptr(), gradient._version
 
-    def summed(self, counted: float) -> None:
+    def divide_by_counts(self, total_count: float) -> None:
         """Divide averaged gradients by the counts of all ranks, if losses were scaled."""
-        if counted == counted and counted >= 0:
-            self._total += counted
-            if self._total:  # else no rank has any term, and all gradients are 0
-                _multiply(gradients_of(self._parameters), self.weighting.world_size / self._total)
-                self._divided = True
+        if total_count == total_count and total_count >= 0:
+            self._total_count += total_count
+            if self._total_count:  # else no rank has any term, and all gradients are 0
+                _multiply(gradients_of(self._parameters), self.weighting.world_size / self._total_count)
+                self._are_gradients_divided = True
         else:
-            self._total, self._divided = 0.0, False
+            self._total_count, self._are_gradients_divided = 0.0, False
 
-    def sent(self) -> None:
+    def note_sent(self) -> None:
         """Note that the gradients were handed to the network."""
         self.sums += 1
-        self.backwards, self.residue, self.counted = 0, 0.0, math.nan
-        self._expects = self.unsummed = False
+        self.backwards, self.residue, self.scaled_count = 0, 0.0, math.nan
+        self._expects_sum = self.has_unsummed = False
 
     def require_summed_parameters(self) -> None:
         """Refuse parameters that were unfrozen after DistributedDataParallel had been built, which it does not sum."""
@@ -219,9 +222,9 @@ class Model:
         if message := unsummed_parameters_error(self.ddp):
             raise ValueError(message)
 
-    def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
+    def note_step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether gradients were summed since this optimizer's last step, and note that it steps now."""
-        before, self._summed_for[optimizer] = self._summed_for.get(optimizer, 0), self.sums
+        before, self._sums_at_step[optimizer] = self._sums_at_step.get(optimizer, 0), self.sums
         return self.ddp is None or self.sums > before
 
 
@@ -241,18 +244,18 @@ class Weighting:
 
     Attributes
     ----------
-    looks
+    watches_outputs
         Whether the kind of the loss is looked at.
-    scales
+    has_scaled_counts
         Whether the last sum was of scaled losses.
-    follows
+    finds_by_order
         Whether that sum was of scaled losses, with counts or without: batches are then found by their order where rows
         say nothing of them.
-    divides
+    divides_by_shares
         Whether shares that do not sum to one are divided by their sum, and not refused.
     """
 
-    looks = scales = follows = divides = False
+    watches_outputs = has_scaled_counts = finds_by_order = divides_by_shares = False
 
     loss_divisor = 1
     """By what a trainer divides every loss, as Accelerate does by the number of micro-batches."""
@@ -266,25 +269,25 @@ class Weighting:
         self.unit = 1.0 if loader is None else self.world_size / loader.global_batch
         self.error: RuntimeError | None = None
         self._key = 0
-        self._found = False  # whether the backward pass under way is of a batch that is known
+        self._has_known_batch = False  # whether the backward pass under way is of a batch that is known
         self._under_way: list[Model] = []
-        self._sent: list[Model] = []
+        self._awaiting_counts: list[Model] = []
         self._wait: Any = None
-        self._waits = False
+        self._is_waiting = False
 
     # -- what a run of a loop adds: see Steps ------------------------------------------------------------------------
 
-    def forward(self, one: Pass) -> None:
+    def forward(self, forward_pass: Pass) -> None:
         """Find the batch that a model is given in training, if there is one of as many rows."""
-        one.batch, _ = self.batches.find(one.rows, one.owner())
+        forward_pass.batch, _ = self.batches.find(forward_pass.rows, forward_pass.owner())
 
-    def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
+    def watch_outputs(self, outputs: Sequence[torch.Tensor], model: Model) -> None:
         """Watch the gradients of a model's outputs."""
 
-    def ready(self) -> Any:
+    def note_ready(self) -> Any:
         """Note that this rank's gradients are there, and those of the others are awaited."""
 
-    def all_there(self, wait: Any) -> None:
+    def note_averaged(self, wait: Any) -> None:
         """Note that the gradients of all ranks are averaged."""
 
     def send(self, counts: list[float]) -> None:
@@ -300,17 +303,17 @@ class Weighting:
         if self.loader is None:
             return True
         # Not by what this rank has seen of its batches: ranks that disagree wait for each other.
-        scaled = model.counted == model.counted
+        scaled = model.scaled_count == model.scaled_count
         return bool(self.loader.step_ends) and (scaled or model.backwards >= self.loader.accumulate)
 
     def before_optimizer_step(self) -> None:
         """Raise an error before an optimizer's step if ranks have looped differently."""
 
-    def untimed(self) -> AbstractContextManager[None]:
+    def pause_timer(self) -> AbstractContextManager[None]:
         """Return a context whose time is not measured as time for the batch."""
         return nullcontext()
 
-    delayed = False
+    is_delayed = False
     """Whether counts are looked at later, so that nothing waits while a device computes."""
 
     # -- scaled losses -----------------------------------------------------------------------------------------------
@@ -326,7 +329,7 @@ class Weighting:
 
     # -- backward passes ---------------------------------------------------------------------------------------------
 
-    def begins(self, reached: Reached, owners: Sequence[Model], error: LoopError | None) -> float:
+    def begin_backward(self, reached: Reached, owners: Sequence[Model], error: LoopError | None) -> float:
         """Count a backward pass, and return by what its gradients are to be multiplied; NaN to refuse it."""
         self._under_way = [one for one in owners if one.weighting is self]
         factor, residue, counted = 1.0, 0.0, math.nan
@@ -340,20 +343,20 @@ class Weighting:
         except LoopError as refusal:
             self.refuse(refusal)
             factor = residue = math.nan
-        self._found = any(passed.batch is not None for passed in reached.passes)
+        self._has_known_batch = any(passed.batch is not None for passed in reached.passes)
         for passed in reached.passes:
             if passed.batch is not None and self._is_ours(passed):
                 self.batches.note_backward(passed.batch, passed.owner())
         for one in self._under_way:
-            one.begins(residue, counted)
+            one.begin_backward(residue, counted)
         return factor if self.error is None else math.nan
 
     def _count_of_losses(self, reached: Reached) -> float:
         if any(self._is_ours(one) for one in reached.plain):
             raise LoopError(SOME_SCALED)
-        if reached.leaves and any(model.has(reached.leaves) for model in self.models):
+        if reached.leaves and any(model.owns_any(reached.leaves) for model in self.models):
             raise LoopError(SOME_SCALED)
-        beside = [one for one in reached.beside if not any(model.has([one]) for model in self.models)]
+        beside = [one for one in reached.beside if not any(model.owns_any([one]) for model in self.models)]
         if beside:
             raise LoopError(
                 f"a scaled loss has {len(beside)} parameters (one of shape {list(beside[0].shape)}) that belong to no "
@@ -378,7 +381,8 @@ class Weighting:
             )
         shares = {}
         for one in passes:
-            batch = None if self.scales else one.batch  # which was found by its place where losses were scaled
+            # Where losses were scaled, the batch was found by its place.
+            batch = None if self.has_scaled_counts else one.batch
             batch = batch or self.batches.find(one.rows, one.owner())[0]
             if batch is None:
                 if not one.rows:
@@ -401,15 +405,15 @@ class Weighting:
         batch = shares[count, total]
         return share, share - (1.0 if batch.last else 0.0)
 
-    def _is_ours(self, one: Pass) -> bool:
-        owner = one.owner()
+    def _is_ours(self, forward_pass: Pass) -> bool:
+        owner = forward_pass.owner()
         return owner is not None and owner.weighting is self
 
     def local_gradients_ready(self) -> None:
         """Send the counts of a backward pass whose gradients are averaged now, and look at all ranks' afterwards."""
         sums = [one for one in self._under_way if one.averages_gradients()]
         for one in self._under_way:
-            one.unsummed = True
+            one.has_unsummed = True
         if not sums:
             return
         if self.loader is not None and not self.loader.step_ends and self.loader.counts_differ:
@@ -423,31 +427,31 @@ class Weighting:
             )
             for one in sums:
                 one.residue = math.nan
-        self._wait, self._waits = self.ready(), True
+        self._wait, self._is_waiting = self.note_ready(), True
         if self.exchange.under_way:  # of a sum before, on a device
             self.receive()
-        self._sent = sums
-        sent = [(one.residue, one.counted) if one in sums else (0.0, math.nan) for one in self.models]
+        self._awaiting_counts = sums
+        sent = [(one.residue, one.scaled_count) if one in sums else (0.0, math.nan) for one in self.models]
         self._key += 1
         self.send([number for pair in sent for number in pair])
-        self.scales = any(counted >= 0 for _, counted in sent)
-        followed, self.follows = self.follows, any(counted == counted for _, counted in sent)
-        if self.follows and not followed and not self._found:
+        self.has_scaled_counts = any(counted >= 0 for _, counted in sent)
+        followed, self.finds_by_order = self.finds_by_order, any(counted == counted for _, counted in sent)
+        if self.finds_by_order and not followed and not self._has_known_batch:
             self.batches.catch_up()
         for one in sums:
-            one.sent()
+            one.note_sent()
         torch.autograd.Variable._execution_engine.queue_callback(self._on_gradients_averaged)
 
     def _on_gradients_averaged(self) -> None:
-        self.all_there(self._wait)
-        self._waits = False
-        if self.exchange.under_way and (self.scales or not self.delayed):
+        self.note_averaged(self._wait)
+        self._is_waiting = False
+        if self.exchange.under_way and (self.has_scaled_counts or not self.is_delayed):
             self.receive()
 
     def judge(self, count_WF: Array) -> None:
         """Look at the counts of all ranks: refuse the step if a rank did, and divide by the counts of scaled losses."""
         for place, model in enumerate(self.models[: count_WF.shape[1] // 2]):
-            if model not in self._sent:
+            if model not in self._awaiting_counts:
                 continue
             residues, counts = count_WF[:, 2 * place].tolist(), count_WF[:, 2 * place + 1].tolist()
             residue, total = sum(residues), sum(counts)
@@ -457,8 +461,8 @@ class Weighting:
                 self.refuse(LoopError(SOME_STEPS_SCALED))
             elif min(counts) < 0 <= max(counts):
                 self.refuse(LoopError("a loss has a count on some ranks only: pass one on every rank, or on none"))
-            elif abs(residue) > 1e-9 * self.world_size and self.divides:
-                model.summed(self.world_size + residue)
+            elif abs(residue) > 1e-9 * self.world_size and self.divides_by_shares:
+                model.divide_by_counts(self.world_size + residue)
             elif abs(residue) > 1e-9 * self.world_size:
                 self.refuse(
                     LoopError(
@@ -467,24 +471,24 @@ class Weighting:
                     )
                 )
             else:
-                model.summed(total)
-        self._sent = []
+                model.divide_by_counts(total)
+        self._awaiting_counts = []
 
-    def ended(self) -> None:
+    def end_backward(self) -> None:
         """Note that a backward pass is over, and raise the error if its step is refused."""
         for one in self._under_way:
-            one.ends()
-        waits = any(one.unsummed for one in self._under_way)  # until they are summed the other ranks do not know
+            one.end_backward()
+        waits = any(one.has_unsummed for one in self._under_way)  # until they are summed the other ranks do not know
         self._under_way = []
         if self.error is not None and not waits:
             self.raise_error()
 
-    def failed(self, error: BaseException) -> None:
+    def fail_backward(self, error: BaseException) -> None:
         """Note that an error ended a backward pass: while gradients are awaited, it is that of a lost rank."""
         for one in self._under_way:
-            one.in_backward = False
+            one.is_in_backward = False
         self._under_way = []
-        waited, self._waits = self._waits, False
+        waited, self._is_waiting = self._is_waiting, False
         if waited and type(error) is not LostRankError and isinstance(error, RuntimeError):
             raise self.exchange.lost(error) from error
 
@@ -515,6 +519,6 @@ class Weighting:
         """Raise the error of a refused step, once."""
         error, self.error = self.error, None
         for one in self.models:
-            one.residue, one.counted = 0.0, math.nan
+            one.residue, one.scaled_count = 0.0, math.nan
         if error is not None:
             raise error
