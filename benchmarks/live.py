@@ -68,8 +68,8 @@ def section(outcome: ExperimentOutcome) -> str:
             f"`{row.scheme}`",
             f"{row.speed_up:.3f} ± {row.half_width:.3f}",
             f"{row.oracle:.2f}",
-            f"{row.reached:.0%}",
-            f"{row.waiting:.1%}",
+            f"{row.share_of_oracle:.0%}",
+            f"{row.waiting_share:.1%}",
             f"{row.changes:.0f}",
             f"{row.overhead * 1e6:.0f} us",
             f"{row.loss_gap:.1g}",
@@ -79,9 +79,9 @@ def section(outcome: ExperimentOutcome) -> str:
     about = (
         f"{outcome.setting.rounds} rounds, turns of {outcome.setting.seconds:g} s, an iteration of equal batches takes "
         f"{step:.0f} ms; {max(foreign_cores(outcome), 0):.2f} cores were busy beside the two ranks"
-        + (", the competing processes among them" if DISTURBANCES[name].hogs else "")
+        + (", the competing processes among them" if DISTURBANCES[name].num_hogs else "")
     )
-    if DISTURBANCES[name].bursts is not None:
+    if DISTURBANCES[name].burst_seconds is not None:
         slower = slowdown_of_others(outcome, outcome.setting.schemes[-1])
         about += f"; while the disturbed rank is slow, the other takes {slower:.2f} times as long for a sample"
     table = "\n".join(lines)

@@ -78,7 +78,7 @@ class SaPS:
         resumed = service.resume()
         behind = int(told[-1]) - service.server.sampler.applied if told else 0
         assert behind <= self.every + 2 * self.batch, (behind, resumed)
-        assert service.server.finished or not ended
+        assert service.server.is_finished or not ended
 
 
 class Federated:

@@ -123,10 +123,10 @@ def test_epochs_apply_every_sample_once(name, turns):
     for turn in turns:
         watched.act(*turn)
     for worker in WORKERS * 100:
-        if watched.server.finished:
+        if watched.server.is_finished:
             break
         watched.act("step", worker)
-    assert watched.server.finished
+    assert watched.server.is_finished
     assert watched.applied == Counter((epoch, row) for epoch in range(2) for row in range(SAMPLES))
     assert watched.sampler.epoch == 2
 

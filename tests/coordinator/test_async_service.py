@@ -61,7 +61,7 @@ def test_full_disk_does_not_end_training(tmp_path, caplog):
     assert "is written to" in caplog.records[1].getMessage()
     again = service_of(checkpoint=tmp_path / "gone" / "run.safetensors", epochs=3)
     assert again.resume()
-    assert again.server.finished
+    assert again.server.is_finished
 
 
 def test_wrong_checkpoint_is_refused(tmp_path):
@@ -147,7 +147,7 @@ def test_small_fleet_does_not_wait_for_more_pushes(name):
         service.leave(worker)
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda worker: to_the_end(service, worker), "gh"))
-    assert service.server.finished
+    assert service.server.is_finished
 
 
 def test_holder_of_the_last_samples_is_given_up(caplog):
@@ -156,7 +156,7 @@ def test_holder_of_the_last_samples_is_given_up(caplog):
     service.pull("c")
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda worker: to_the_end(service, worker), "ab"))
-    assert service.server.finished
+    assert service.server.is_finished
     assert "gave up on c" in caplog.text
     assert service.server.ledger.steps(Outcome.ABANDONED) >= 1
 

@@ -49,7 +49,7 @@ def test_sampler_equals_a_plain_queue(acts, count, epochs, seed):
         while applied.get(whole) == count:
             whole += 1
         assert sampler.epoch == whole
-        assert sampler.finished == (epochs is not None and sampler.applied == count * epochs)
+        assert sampler.is_finished == (epochs is not None and sampler.applied == count * epochs)
 
 
 @pytest.mark.parametrize(

@@ -37,16 +37,16 @@ def test_row_speed_up_is_over_adjacent_equal_turns():
 def test_row_of_a_perfect_split_reaches_the_oracle():
     # Speeds 2 : 1, split 2 : 1; a tenth of each iteration is neither's computing.
     row = made(1.0, [66, 34], [0.09, 0.09 * 34 / 33], steps=30).row("ewma")
-    assert row.reached == pytest.approx(1.0, abs=0.02)
-    assert row.waiting == pytest.approx(0.015, abs=0.002)
+    assert row.share_of_oracle == pytest.approx(1.0, abs=0.02)
+    assert row.waiting_share == pytest.approx(0.015, abs=0.002)
 
 
 def test_row_of_equal_batches_misses_the_oracle():
     row = made(1.0, [50, 50], [0.045, 0.09]).row("ewma")
-    assert row.waiting == pytest.approx(0.25)
+    assert row.waiting_share == pytest.approx(0.25)
     # The oracle ends after 67 samples on the fast rank: 0.0603 s and the 0.01 s outside of computing.
     assert row.oracle == pytest.approx(0.1 / 0.0709, rel=0.02)
-    assert row.reached == pytest.approx(0.0709 / 0.1, rel=0.02)
+    assert row.share_of_oracle == pytest.approx(0.0709 / 0.1, rel=0.02)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -121,7 +121,7 @@ def test_experiment_trains_equally_with_any_sizes(tmp_path):
     for row in outcome.rows:
         assert row.loss_gap < 0.02
         assert row.speed_up > 0
-        assert 0 <= row.waiting < 1
+        assert 0 <= row.waiting_share < 1
     control = outcome.results[0].records["control"]
     assert {tuple(record.sizes) for record in control} == {(448, 448)}
     assert shares[-1] == 1.0

@@ -40,7 +40,7 @@ class Measured:
 
     def pull(self):
         self.clock["now"] += 2.0
-        return dataclasses.replace(self.link.pull(), waited=self.waited)
+        return dataclasses.replace(self.link.pull(), waited_seconds=self.waited)
 
     def push(self, stamp, gradient, samples, seconds, comm_seconds):
         self.clock["now"] += 5.0

@@ -269,7 +269,7 @@ def hanging(rank, scheme):
         if rank == 1:  # at its first batch: where the machine is busy, others may take all further ones
             os.kill(os.getpid(), signal.SIGSTOP)
         job.push()
-    return job.service.server.finished, said
+    return job.service.server.is_finished, said
 
 
 @pytest.mark.parametrize("scheme", ["saps", pytest.param("asp", marks=pytest.mark.soak)])

@@ -90,7 +90,7 @@ def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
     rows = []
     for one in outcome.rows:
         gain = (one.speed_up - one.half_width, one.speed_up, one.speed_up + one.half_width)
-        rows.append((one.scheme, gain, one.oracle, one.waiting, one.overhead))
+        rows.append((one.scheme, gain, one.oracle, one.waiting_share, one.overhead))
     losses = {name: outcome.losses(name) for name in (EQUAL, *outcome.setting.schemes)}
     last = min(map(len, losses.values()))
     chart_lines = [ChartLine(name, loss[:last], 5 if name == EQUAL else 1) for name, loss in losses.items()]

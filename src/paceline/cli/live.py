@@ -62,8 +62,8 @@ def outcome_table(outcome: ExperimentOutcome) -> Table:
             row.scheme,
             f"{row.speed_up:.2f} ± {row.half_width:.2f}",
             f"{row.oracle:.2f}",
-            f"{row.reached:.0%}",
-            f"{row.waiting:.0%}",
+            f"{row.share_of_oracle:.0%}",
+            f"{row.waiting_share:.0%}",
             f"{row.overhead * 1e6:.0f} us",
         )
     return shown

@@ -74,7 +74,7 @@ def _makespan_lower_bound(curves: Curves, global_batch: int) -> float:
     return together if together >= curves.intercept.max() else 0.0  # level lines give NaN here
 
 
-def relative_gain(current: float, proposed: float) -> float:
+def relative_gain(current: float, proposed_seconds: float) -> float:
     """Return the share of the time that a proposal saves, given the makespans of keeping and of changing.
 
     Of no time nothing can be saved:
@@ -82,7 +82,7 @@ def relative_gain(current: float, proposed: float) -> float:
     >>> relative_gain(0.5, 0.375), relative_gain(0.0, 0.0)
     (0.25, 0.0)
     """
-    return 1.0 - proposed / current if current > 0 else 0.0
+    return 1.0 - proposed_seconds / current if current > 0 else 0.0
 
 
 class LoadBalancer:
@@ -137,7 +137,7 @@ class LoadBalancer:
     # The one owner of the decided sizes; plans and loaders hold copies. Only this attribute is ever changed.
     _sizes: Sizes
     _limits: Limits
-    _missed: Sizes
+    _missing_reports: Sizes
     _has_silent_workers: bool
     _forecast_in_use: Forecast
     _bounds_in_use: Bounds | None
@@ -245,7 +245,7 @@ class LoadBalancer:
         self._forecaster.observe(report)
         silent = not report.complete and math.isnan(np.add.reduce(speed_W))
         if silent or self._has_silent_workers:
-            self._missed = np.where(np.isfinite(speed_W), 0, self._missed + 1)
+            self._missing_reports = np.where(np.isfinite(speed_W), 0, self._missing_reports + 1)
         self._has_silent_workers = silent
 
     def forget(self) -> None:
@@ -293,7 +293,7 @@ class LoadBalancer:
             "global_batch": np.array(self.global_batch),
             "iterations": np.array(self._iterations),
             "sizes": self._sizes.copy(),
-            "missed": self._missed.copy(),
+            "missed": self._missing_reports.copy(),
             "speed_before": why.known_speed(self._forecast_in_use),
             "memory_limits": self._limits.memory.copy(),
             "regret": self._regret.copy(),
@@ -329,8 +329,8 @@ class LoadBalancer:
         self._hedging.load_state_dict({name[8:]: v for name, v in state.items() if name.startswith("hedging/")})
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
-        self._missed = np.array(state["missed"])
-        self._has_silent_workers = bool(self._missed.any())
+        self._missing_reports = np.array(state["missed"])
+        self._has_silent_workers = bool(self._missing_reports.any())
         known = np.array(state["speed_before"])
         self._forecast_in_use = Forecast(known, spread=np.zeros(len(known)))
         self.plan = self._plan_given_sizes(
@@ -351,7 +351,7 @@ class LoadBalancer:
             self._regret = np.zeros(2)
         self._bounds_in_use = bounds
         if self._has_silent_workers:
-            reasons.append((why.describe_missing_reports, (self.workers, self._missed)))
+            reasons.append((why.describe_missing_reports, (self.workers, self._missing_reports)))
         acted = _sizes_differ(chosen.sizes, self.plan.split.sizes)
         return self._make_plan(chosen, forecast, reasons, acted=acted, gain=gain)
 
@@ -378,26 +378,26 @@ class LoadBalancer:
         chosen, gain, reasons = self._weigh_change(now, current)
         if bounds.any_limited:
             # Workers that memory keeps from taking more while they wait: they end 2% or more before the last one.
-            full_W = bounds.limited & (chosen.sizes + policy.batch_multiple > bounds.high)
+            full_W = bounds.is_limited & (chosen.sizes + policy.batch_multiple > bounds.high)
             reasons.append(
                 (why.describe_memory_limits, (self.workers, full_W & (chosen.seconds < 0.98 * chosen.makespan)))
             )
         return chosen, gain, reasons
 
-    def _weigh_change(self, now: _DecisionInputs, current: Split) -> tuple[Split, float, list[why.Reason]]:
+    def _weigh_change(self, inputs: _DecisionInputs, current: Split) -> tuple[Split, float, list[why.Reason]]:
         """Compare the best split with the sizes in use: a change must be worth it."""
         cost, regret = self.policy.change_cost, self._regret
-        in_use = evaluate(now.comparison_curves, self._sizes) if now.is_hedged else current
+        in_use = evaluate(inputs.comparison_curves, self._sizes) if inputs.is_hedged else current
         makespan = in_use.makespan
         checks_extremes = self._iterations % 16 < self._since_last_plan  # rarely, because it takes time
-        if checks_extremes and (nearer := self._find_less_extreme(now, in_use)) is not None:
+        if checks_extremes and (nearer := self._find_less_extreme(inputs, in_use)) is not None:
             return (
-                now.with_forecast_times(nearer),
+                inputs.with_forecast_times(nearer),
                 0.0,
-                [self._move_reason(nearer.sizes, now.forecast), ": sizes so unequal no longer save any time"],
+                [self._move_reason(nearer.sizes, inputs.forecast), ": sizes so unequal no longer save any time"],
             )
         # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
-        lower_bound = _makespan_lower_bound(now.comparison_curves, self.global_batch)
+        lower_bound = _makespan_lower_bound(inputs.comparison_curves, self.global_batch)
         upper_gain = relative_gain(makespan, lower_bound)
         if upper_gain <= 0:
             return current, 0.0, [why.NOTHING_TO_GAIN]
@@ -409,7 +409,7 @@ class LoadBalancer:
                 [(why.describe_small_gain, ("at most ", upper_gain, float(regret[0] + regret[1]), cost))],
             )
         step = self.policy.batch_multiple
-        best = self._best_split(now)
+        best = self._best_split(inputs)
         gain = max(relative_gain(makespan, best.makespan), 0.0)
         # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
         regret[:] = regret[0] + regret[1] * gain / upper_gain, 0.0
@@ -417,42 +417,49 @@ class LoadBalancer:
             return current, 0.0, [why.NOTHING_TO_GAIN]
         if regret[0] <= cost:
             return current, 0.0, [(why.describe_small_gain, ("", gain, float(regret[0]), cost))]
-        expected = (why.describe_saving, (best.makespan, makespan, self.horizon, now.is_hedged))
+        expected = (why.describe_saving, (best.makespan, makespan, self.horizon, inputs.is_hedged))
         rounding = (why.describe_rounding, (step, best.makespan, lower_bound))
-        return now.with_forecast_times(best), gain, [self._move_reason(best.sizes, now.forecast), expected, rounding]
+        return (
+            inputs.with_forecast_times(best),
+            gain,
+            [self._move_reason(best.sizes, inputs.forecast), expected, rounding],
+        )
 
-    def _best_split(self, now: _DecisionInputs) -> Split:
+    def _best_split(self, inputs: _DecisionInputs) -> Split:
         """Return the split that ends soonest, or a less extreme one that takes at most 1% longer."""
-        best, extreme = self._best_split_within(now, np.inf), EXTREME_DEVIATION * self.global_batch / len(self._sizes)
-        while (distance := float(np.abs(best.sizes - now.equal_sizes).max())) > extreme:
-            nearer = self._best_split_within(now, distance / 2)
+        best, extreme = (
+            self._best_split_within(inputs, np.inf),
+            EXTREME_DEVIATION * self.global_batch / len(self._sizes),
+        )
+        while (distance := float(np.abs(best.sizes - inputs.equal_sizes).max())) > extreme:
+            nearer = self._best_split_within(inputs, distance / 2)
             if nearer.makespan > (1 + MIN_EXTREME_GAIN) * best.makespan:
                 break
             best = nearer
         return best
 
-    def _find_less_extreme(self, now: _DecisionInputs, in_use: Split) -> Split | None:
+    def _find_less_extreme(self, inputs: _DecisionInputs, in_use: Split) -> Split | None:
         """Return equal sizes, or less extreme ones, if those in use gain nothing over them."""
-        distance, mean = float(np.abs(self._sizes - now.equal_sizes).max()), self.global_batch / len(self._sizes)
+        distance, mean = float(np.abs(self._sizes - inputs.equal_sizes).max()), self.global_batch / len(self._sizes)
         if distance <= 0.1 * mean:
             return None
-        equal = evaluate(now.comparison_curves, now.equal_sizes)
+        equal = evaluate(inputs.comparison_curves, inputs.equal_sizes)
         if equal.makespan <= 1.002 * in_use.makespan:
             return equal
         if distance <= EXTREME_DEVIATION * mean:
             return None
-        nearer = self._best_split_within(now, distance / 2)
+        nearer = self._best_split_within(inputs, distance / 2)
         return nearer if nearer.makespan <= (1 + MIN_EXTREME_GAIN) * in_use.makespan else None
 
-    def _best_split_within(self, now: _DecisionInputs, distance: float) -> Split:
+    def _best_split_within(self, inputs: _DecisionInputs, distance: float) -> Split:
         """Return the best split whose sizes are at most this many samples away from equal ones."""
         step = self.policy.batch_multiple
         distance = np.floor(distance / step) * step
         low, high = (
-            np.maximum(now.bounds.low, now.equal_sizes - distance),
-            np.minimum(now.bounds.high, now.equal_sizes + distance),
+            np.maximum(inputs.bounds.low, inputs.equal_sizes - distance),
+            np.minimum(inputs.bounds.high, inputs.equal_sizes + distance),
         )
-        return split(now.comparison_curves, self.global_batch, lower=low, upper=high, batch_multiple=step)
+        return split(inputs.comparison_curves, self.global_batch, lower=low, upper=high, batch_multiple=step)
 
     def _move_reason(self, sizes: Sizes, forecast: Forecast) -> why.Reason:
         return why.describe_move, (self.workers, self._sizes, sizes, forecast.speed, self._forecast_in_use)
@@ -470,7 +477,7 @@ class LoadBalancer:
         self._regret = np.zeros(2)
         self._hedging.clear_plans()
         self._sizes = limits.equal_sizes
-        self._missed, self._has_silent_workers = np.zeros(len(self._sizes), dtype=np.int64), False
+        self._missing_reports, self._has_silent_workers = np.zeros(len(self._sizes), dtype=np.int64), False
         self._bounds_in_use = None
         self._forecast_in_use = self._forecaster.predict(horizon=self.horizon)
         return self._forecast_in_use

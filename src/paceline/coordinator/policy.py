@@ -105,7 +105,7 @@ class Bounds(NamedTuple):
     high: Array
     has_room: bool
     """True if the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
-    limited: Mask
+    is_limited: Mask
     """Mask of the workers whose memory limit is below the policy's upper bound, ``[W]``."""
     any_limited: bool
 

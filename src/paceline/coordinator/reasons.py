@@ -53,13 +53,13 @@ def known_speed(forecast: Forecast) -> Array:
     return np.where(np.isfinite(forecast.spread), forecast.speed, np.nan)
 
 
-def describe_rounding(batch_multiple: int, made: float, soonest: float) -> str:
+def describe_rounding(batch_multiple: int, planned_seconds: float, earliest_seconds: float) -> str:
     """Return what sizes in whole multiples cost, against single samples, where that is worth a word.
 
     >>> [describe_rounding(8, 1.0, 0.959), describe_rounding(8, 1.0, 0.999), describe_rounding(1, 1.0, 0.959)]
     ['; in multiples of 8 samples, which costs at most 4.1%', '', '']
     """
-    lost = 1 - soonest / made if made > 0 else 0.0
+    lost = 1 - earliest_seconds / planned_seconds if planned_seconds > 0 else 0.0
     # Rounding that costs less than this is not mentioned.
     if batch_multiple == 1 or lost < 0.03:
         return ""
@@ -125,7 +125,7 @@ def describe_resplit(event: str, workers: Sequence[str], sizes: Sizes, known: Ar
     return f"{over}; {names} {has} not reported yet, so {it_is} planned at the median speed of the others"
 
 
-def describe_saving(made: float, current: float, horizon: int, hedged: bool) -> str:
+def describe_saving(planned_seconds: float, current_seconds: float, horizon: int, is_hedged: bool) -> str:
     """Return what a change is expected to save.
 
     >>> describe_saving(0.041, 0.055, horizon=1, hedged=False)
@@ -133,8 +133,8 @@ def describe_saving(made: float, current: float, horizon: int, hedged: bool) -> 
     """
     named = {1: "the next iteration", 2: "the iteration after the next"}
     which = named.get(horizon, f"the iteration after the next {horizon - 1}")
-    verb = "is planned, with caution, at" if hedged else "is expected to take"
-    return f": {which} {verb} {duration(made)} instead of {duration(current)}"
+    verb = "is planned, with caution, at" if is_hedged else "is expected to take"
+    return f": {which} {verb} {duration(planned_seconds)} instead of {duration(current_seconds)}"
 
 
 def scale_to_step(reasons: Iterable[Reason], micro_batches: int) -> tuple[Reason, ...]:
@@ -161,22 +161,22 @@ def describe_broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) ->
     return f": {_list_workers(workers, over)} have room for fewer"
 
 
-def describe_memory_limits(workers: Sequence[str], full: Mask) -> str:
+def describe_memory_limits(workers: Sequence[str], at_limit: Mask) -> str:
     """Return a remark on workers that memory keeps from taking more."""
-    if not full.any():
+    if not at_limit.any():
         return ""
-    ends = "it ends early" if full.sum() == 1 else "they end early"
-    return f"; memory keeps {_list_workers(workers, full)} from taking more, so that {ends}"
+    ends = "it ends early" if at_limit.sum() == 1 else "they end early"
+    return f"; memory keeps {_list_workers(workers, at_limit)} from taking more, so that {ends}"
 
 
-def describe_missing_reports(workers: Sequence[str], missed: Sizes) -> str:
+def describe_missing_reports(workers: Sequence[str], missing_reports: Sizes) -> str:
     """Return who has not reported for a while, and what their sizes follow instead."""
     # Missing reports in a row from which on a worker is called silent: one or two may be late.
-    quiet = missed >= 3
+    quiet = missing_reports >= 3
     if not quiet.any():
         return ""
     # Reports, not iterations: a running job may report several iterations at once.
-    lasted = int(missed[quiet].min())
+    lasted = int(missing_reports[quiet].min())
     names = _list_workers(workers, quiet)
     if quiet.sum() > 1:
         return (
@@ -185,8 +185,8 @@ def describe_missing_reports(workers: Sequence[str], missed: Sizes) -> str:
     return f"; {names} was missing from the last {lasted} reports, so its size follows its own last one"
 
 
-def _list_workers(workers: Sequence[str], chosen: Mask) -> str:
-    rows = np.flatnonzero(chosen)
+def _list_workers(workers: Sequence[str], mask: Mask) -> str:
+    rows = np.flatnonzero(mask)
     return join_names([workers[int(i)] for i in rows[:MAX_NAMES]], max(len(rows) - MAX_NAMES, 0))
 
 

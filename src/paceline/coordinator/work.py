@@ -47,7 +47,7 @@ class WorkModel:
     ----------
     coefficients
         Cost of one unit of each feature, ``[F]``, not negative, summing to 1: an average sample costs 1.
-    fixed
+    fixed_seconds
         Seconds of a batch besides its samples.
     status
         State of knowledge about costs.
@@ -55,17 +55,17 @@ class WorkModel:
 
     def __init__(self, features: int) -> None:
         self.coefficients = np.eye(features)[0]
-        self.fixed = 0.0
+        self.fixed_seconds = 0.0
         self.status = WorkStatus.EARLY
         # enough for costs within 5% at 3% noise, and soon forgotten where a phase of training changes what
         # samples cost
-        self._past: deque[Array] = deque(maxlen=128)
-        self._seen = 0
+        self._recent: deque[Array] = deque(maxlen=128)
+        self._num_observed = 0
         self._next_fit, self._refit_interval = MIN_REFIT_INTERVAL, MIN_REFIT_INTERVAL
 
     def recent_observations(self, count: int) -> Array:
         """Return features and busy time of the last iterations, ``[K, W, F + 1]``."""
-        return np.stack(list(self._past)[-count:]) if self._past else np.zeros((0, 0, len(self.coefficients) + 1))
+        return np.stack(list(self._recent)[-count:]) if self._recent else np.zeros((0, 0, len(self.coefficients) + 1))
 
     def work(self, features_WF: Array) -> Array:
         """Return the work of batches with these features, ``[W]``, in average samples."""
@@ -83,28 +83,28 @@ class WorkModel:
                 f"features must be {len(seconds)} rows of {len(self.coefficients)}, one for each worker, got the shape "
                 f"{features.shape}"
             )
-        if self._past and len(self._past[-1]) != len(seconds):
-            self._past.clear()  # a worker joined or left
-        self._past.append(np.column_stack([features, seconds]))
-        self._seen += 1
-        if len(self.coefficients) == 1 or self._seen < self._next_fit:
+        if self._recent and len(self._recent[-1]) != len(seconds):
+            self._recent.clear()  # a worker joined or left
+        self._recent.append(np.column_stack([features, seconds]))
+        self._num_observed += 1
+        if len(self.coefficients) == 1 or self._num_observed < self._next_fit:
             return False
         before = self.coefficients
         changed = self._refit()
         settled = self.status is not WorkStatus.EARLY and bool((np.abs(self.coefficients - before) <= 0.01).all())
         self._refit_interval = min(2 * self._refit_interval, MAX_REFIT_INTERVAL) if settled else MIN_REFIT_INTERVAL
-        self._next_fit = self._seen + self._refit_interval
+        self._next_fit = self._num_observed + self._refit_interval
         return changed
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learned."""
-        workers = len(self._past[-1]) if self._past else 0
-        past = np.stack(self._past) if self._past else np.zeros((0, workers, len(self.coefficients) + 1))
+        workers = len(self._recent[-1]) if self._recent else 0
+        past = np.stack(self._recent) if self._recent else np.zeros((0, workers, len(self.coefficients) + 1))
         return {
             "coefficients": self.coefficients.copy(),
-            "fixed": np.array(self.fixed),
+            "fixed": np.array(self.fixed_seconds),
             "status": np.array(self.status.name),
-            "seen": np.array(self._seen),
+            "seen": np.array(self._num_observed),
             "fits": np.array([self._next_fit, self._refit_interval]),
             "past": past,
         }
@@ -117,14 +117,14 @@ class WorkModel:
                 f"{len(self.coefficients)}: pass the loader the same lengths or cost as before"
             )
         self.coefficients = np.array(state["coefficients"])
-        self.fixed = float(state["fixed"])
+        self.fixed_seconds = float(state["fixed"])
         self.status = WorkStatus[str(state["status"])]
-        self._seen = int(state["seen"])
+        self._num_observed = int(state["seen"])
         self._next_fit, self._refit_interval = (int(number) for number in state["fits"])
-        self._past = deque(state["past"], maxlen=128)
+        self._recent = deque(state["past"], maxlen=128)
 
     def _refit(self) -> bool:
-        past_KWF = np.stack(self._past)
+        past_KWF = np.stack(self._recent)
         features_KWF, seconds_KW = past_KWF[..., :-1], past_KWF[..., -1]
         known_KW = np.isfinite(past_KWF).all(axis=2) & (seconds_KW > 0) & (features_KWF[..., 0] > 0)
         if known_KW.sum() < 16:
@@ -135,13 +135,13 @@ class WorkModel:
         # Least variation of features relative to the first: below it batches are too much alike to tell costs apart.
         ratio_RF = features_KWF[known_KW][:, 1:] / features_KWF[known_KW][:, :1]
         if (ratio_RF.std(axis=0) < 0.02 * ratio_RF.mean(axis=0)).all():
-            self.status, self.coefficients, self.fixed = WorkStatus.ALIKE, np.eye(len(before))[0], 0.0
+            self.status, self.coefficients, self.fixed_seconds = WorkStatus.ALIKE, np.eye(len(before))[0], 0.0
         else:
             self.status = WorkStatus.LEARNED
-            self.coefficients, self.fixed = fit_costs(
-                features_KWF, seconds_KW / scale, known_KW, before, self.fixed / scale
+            self.coefficients, self.fixed_seconds = fit_costs(
+                features_KWF, seconds_KW / scale, known_KW, before, self.fixed_seconds / scale
             )
-            self.fixed *= scale
+            self.fixed_seconds *= scale
         return not np.array_equal(before, self.coefficients)
 
 
@@ -154,7 +154,7 @@ def sum_of_products(features_NF: Array, coefficients_F: Array) -> Array:
 
 
 def fit_costs(
-    features_KWF: Array, seconds_KW: Array, known_KW: Mask, coefficients: Array, fixed: float
+    features_KWF: Array, seconds_KW: Array, known_KW: Mask, coefficients: Array, fixed_seconds: float
 ) -> tuple[Array, float]:
     """Return coefficients that sum to 1, and fixed seconds, with which times agree best, relatively.
 
@@ -162,7 +162,7 @@ def fit_costs(
     work do: speeds cancel out. Where a speed did change, that difference is an outlier and counts less. Gauss and
     Newton's method with Huber's weights, over what is not negative.
     """
-    size, theta = len(coefficients), np.append(coefficients, fixed)
+    size, theta = len(coefficients), np.append(coefficients, fixed_seconds)
     # 8 steps are enough from the last fit
     for _ in range(8):
         # The usual speed of each worker, under these coefficients and fixed seconds. What is fixed is so in seconds: in
@@ -177,7 +177,7 @@ def fit_costs(
             design_KWF / work_KW[..., None], np.log(work_KW), np.log(seconds_KW)
         )
         if len(target_R) < 16:
-            return coefficients, fixed
+            return coefficients, fixed_seconds
         # The square root of Huber's weights, against jumps of a worker's speed; what is 8 times the median, such as a
         # checkpoint, is dropped.
         size_R = np.maximum(np.abs(target_R), 1e-12)

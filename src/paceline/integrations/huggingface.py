@@ -236,7 +236,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         **options: Any,
     ) -> None:
         self.balance: Balance | None = None
-        self._balancing = dict(balancing or {})
+        self._balance_options = dict(balancing or {})
         self._costs = costs
         self._sinks = sinks(*([metrics] if isinstance(metrics, str) else metrics))
         self._trainer_loader: TrainerLoader | None = None
@@ -357,7 +357,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         assert self._trainer_loader is not None
         self._loss_kind = kind
         self._attached_to = (self.model_wrapped, self._trainer_loader.loader)
-        self.balance = balance = attach(*self._attached_to, **self._balancing)
+        self.balance = balance = attach(*self._attached_to, **self._balance_options)
         balance.on_iteration.extend(self._sinks)
 
     @property

@@ -171,7 +171,7 @@ class RayServer:
 
     def patience(self) -> float | None:
         """Return for how long to wait for workers that are silent, in seconds; ``None`` while there is work to do."""
-        return self.service.patience_now if self.service.server.finished else None
+        return self.service.patience_now if self.service.server.is_finished else None
 
     def progress(self) -> tuple[int, int, float]:
         """Return the version, the samples applied, and the share of samples that were wasted."""
@@ -199,7 +199,7 @@ class RayWorker:
             began = time.monotonic()
             gradient = self.gradient(work.parameters, work.assigned.rows)
             ended = time.monotonic()
-            comm_seconds = max(began - requested - work.waited, 0.0) + push_seconds
+            comm_seconds = max(began - requested - work.waited_seconds, 0.0) + push_seconds
             outcome = ray.get(self.server.push.remote(self.name, note, gradient, ended - began, comm_seconds))
             push_seconds = time.monotonic() - ended
             refused = refused + 1 if outcome is Outcome.REFUSED else 0
@@ -240,10 +240,10 @@ class RayJob:
         # had taken is then refused as one of a step that is over, and counts once.
         options = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": room, "num_cpus": 0}
         self.server: Any = ray.remote(RayServer).options(**options).remote(plan)
-        self._running: dict[Any, str] = {}
+        self._worker_by_run: dict[Any, str] = {}
         self.actors: dict[str, Any] = {}
         self.deaths: dict[str, int] = {}
-        self._lives: dict[str, int] = {}
+        self._starts_by_worker: dict[str, int] = {}
         for number in range(plan.workers):
             self.add(f"worker{number}")
 
@@ -262,18 +262,18 @@ class RayJob:
                 f"worker {worker!r} is already running; choose another name (running: {', '.join(sorted(self.actors))})"
             )
 
-        life = self._lives[worker] = self._lives.get(worker, -1) + 1
+        life = self._starts_by_worker[worker] = self._starts_by_worker.get(worker, -1) + 1
         actor: Any = ray.remote(RayWorker).options(num_cpus=1).remote(self.server, worker, life, self.plan.gradient)
         self.actors[worker] = actor
-        self._running[actor.run.remote()] = worker
+        self._worker_by_run[actor.run.remote()] = worker
 
     def remove(self, worker: str) -> None:
         """End a worker; the samples that it held go to the others."""
         import ray
 
-        self._running = {run: name for run, name in self._running.items() if name != worker}
+        self._worker_by_run = {run: name for run, name in self._worker_by_run.items() if name != worker}
         ray.kill(self.actors.pop(worker))
-        ray.get(self.server.leave.remote(worker, self._lives[worker]))
+        ray.get(self.server.leave.remote(worker, self._starts_by_worker[worker]))
 
     def poll(self, seconds: float) -> bool:
         """Wait this long for an event, restart workers that died, and return whether the training has ended.
@@ -286,14 +286,14 @@ class RayJob:
         import ray
         from ray.exceptions import RayError
 
-        done, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        done, _ = ray.wait(list(self._worker_by_run), num_returns=1, timeout=seconds)
         for run in done:
-            worker = self._running.pop(run)
+            worker = self._worker_by_run.pop(run)
             try:
                 ray.get(run)
             except RayError as error:
                 self._handle_death(worker, error)
-        return not self._running
+        return not self._worker_by_run
 
     def run(self) -> Vector:
         """Return the final parameters, ``[P]``, when the training has ended."""
@@ -306,7 +306,7 @@ class RayJob:
                 last = math.inf  # also where a server that died goes on from an older state
             elif time.monotonic() > last:
                 logger.warning(
-                    "%s did not finish: the job ends without them", ", ".join(sorted(self._running.values()))
+                    "%s did not finish: the job ends without them", ", ".join(sorted(self._worker_by_run.values()))
                 )
                 break
             else:
@@ -322,17 +322,17 @@ class RayJob:
 
         for actor in (*self.actors.values(), self.server):
             ray.kill(actor)
-        self.actors, self._running = {}, {}
+        self.actors, self._worker_by_run = {}, {}
 
     def _handle_death(self, worker: str, error: Exception) -> None:
         import ray
 
         logger.warning("%s died: %s", worker, str(error).strip().splitlines()[-1])
-        ray.get(self.server.leave.remote(worker, self._lives[worker]))
+        ray.get(self.server.leave.remote(worker, self._starts_by_worker[worker]))
         self.actors.pop(worker)
         self.deaths[worker] = self.deaths.get(worker, 0) + 1
         if self.deaths[worker] <= self.plan.comebacks:
             self.add(worker)
-        elif not self._running:
+        elif not self._worker_by_run:
             self.close()
             raise RuntimeError(f"no worker is left: {worker} died {self.deaths[worker]} times, at last with {error}")

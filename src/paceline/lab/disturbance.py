@@ -48,18 +48,18 @@ class Bursts:
     def __init__(self, switch: Quota | Hogs, mean: float) -> None:
         self.switch = switch
         self.mean = mean
-        self._stopped = threading.Event()
+        self._stop_event = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, seed: int) -> None:
         """Start, with a calm span first."""
-        self._stopped.clear()
+        self._stop_event.clear()
         self._thread = threading.Thread(target=self._run, args=(seed,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop, and leave the disturbance off."""
-        self._stopped.set()
+        self._stop_event.set()
         if self._thread is not None:
             self._thread.join()
         self.switch.turn(False)  # only after the thread has ended, which might turn it on again otherwise
@@ -68,7 +68,7 @@ class Bursts:
         on = False
         for seconds in self.spans(seed):
             self.switch.turn(on)
-            if self._stopped.wait(seconds):
+            if self._stop_event.wait(seconds):
                 return
             on = not on
 
@@ -91,30 +91,34 @@ class Disturbance:
 
     quota: float | None = None
     """Cores that it may use meanwhile; None for no quota."""
-    hogs: int = 0
+    num_hogs: int = 0
     """Processes that compete for its core."""
-    between: float = 0.0
+    between_seconds: float = 0.0
     """Seconds of other work between two iterations, such as reading data or writing logs."""
-    bursts: float | None = None
+    burst_seconds: float | None = None
     """Mean length of a disturbance, and of the calm between two, in seconds; None for a permanent disturbance."""
 
     def __str__(self) -> str:
         """Return a phrase that describes the disturbance."""
-        what = f"a quota of {self.quota:.0%} of a core" if self.quota else f"{self.hogs} competing processes"
-        if self.between:
-            what = f"{self.between * 1e3:g} ms of other work after each iteration"
-        elif not self.quota and not self.hogs:
+        what = f"a quota of {self.quota:.0%} of a core" if self.quota else f"{self.num_hogs} competing processes"
+        if self.between_seconds:
+            what = f"{self.between_seconds * 1e3:g} ms of other work after each iteration"
+        elif not self.quota and not self.num_hogs:
             return "no rank is disturbed"
-        when = "all the time" if self.bursts is None else f"on and off at random, {self.bursts:g} s each on average"
+        when = (
+            "all the time"
+            if self.burst_seconds is None
+            else f"on and off at random, {self.burst_seconds:g} s each on average"
+        )
         return f"rank 1 has {what}, {when}"
 
 
 DISTURBANCES = {
     "none": Disturbance(),
     "quota": Disturbance(quota=0.5),
-    "hogs": Disturbance(hogs=3),
-    "bursty": Disturbance(quota=0.25, bursts=2.0),
-    "between": Disturbance(between=0.04),
-    "bursty-hogs": Disturbance(hogs=3, bursts=2.0),
+    "hogs": Disturbance(num_hogs=3),
+    "bursty": Disturbance(quota=0.25, burst_seconds=2.0),
+    "between": Disturbance(between_seconds=0.04),
+    "bursty-hogs": Disturbance(num_hogs=3, burst_seconds=2.0),
 }
 """The kinds of disturbance, by name. Quotas need writable control groups."""

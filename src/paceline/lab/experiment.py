@@ -124,11 +124,11 @@ class Row:
     """Over equal batches, geometric mean over pairs of turns."""
     half_width: float
     """Of its 95% confidence interval."""
-    waiting: float
+    waiting_share: float
     """Share of the ranks' time, up to the slowest's end, that was spent waiting."""
     oracle: float
     """Speed-up over equal batches that the solver reaches on the same iterations when it knows their speeds."""
-    reached: float
+    share_of_oracle: float
     """Time of the oracle over that of the scheme."""
     overhead: float
     """Median seconds that balancing adds to an iteration on the critical path."""
@@ -174,7 +174,7 @@ class ExperimentOutcome:
         speed_up = float(np.exp(logs.mean()))
         walls_K, sizes_KW, busy_KW = self.measured(scheme)
         fixed_W = np.zeros(busy_KW.shape[1])  # the part of each rank's busy time that no split moves
-        fixed_W[DISTURBED] = DISTURBANCES[self.setting.contention].between
+        fixed_W[DISTURBED] = DISTURBANCES[self.setting.contention].between_seconds
         slope_KW = np.maximum(busy_KW - fixed_W, 1e-6) / sizes_KW
         total = int(sizes_KW[0].sum())
         rest_K = np.maximum(walls_K - busy_KW.max(axis=1), 0.0)
@@ -271,7 +271,7 @@ def experiment(setting: Setting, *, progress: Callable[[float], object] = float)
                 f"the contention {setting.contention!r} needs writable control groups, which this machine does "
                 "not have: use 'hogs' or 'bursty-hogs'"
             )
-        for number in range(disturbance.hogs):
+        for number in range(disturbance.num_hogs):
             task: dict[str, Any] = {"place": asdict(Place(cores=[cores[DISTURBED]]))}
             hogs.append(Process("paceline.lab.competitor", number, folder, task))
             stack.callback(hogs[-1].end)

@@ -91,9 +91,9 @@ def last_iteration(folder: Path) -> Sizes:
     return np.memmap(folder / "finish", np.int64, "r+", shape=1)
 
 
-def run(setting: Setting, rank: int, finish: Sizes, bursts: Bursts | None, disturbed: bool) -> RankResult:
+def run(setting: Setting, rank: int, finish: Sizes, bursts: Bursts | None, is_disturbed: bool) -> RankResult:
     """Train with every scheme in its turns, and return the results of this rank."""
-    between = DISTURBANCES[setting.contention].between if disturbed else 0.0
+    between = DISTURBANCES[setting.contention].between_seconds if is_disturbed else 0.0
     contestants = {scheme: Contestant(scheme) for scheme in (EQUAL, *setting.schemes)}
     for contestant in contestants.values():
         for _ in range(5):  # warm-up: the first iterations allocate memory and choose kernels
@@ -124,7 +124,7 @@ def train_turn(
     rank: int,
     finish: Sizes,
     bursts: Bursts | None,
-    between: float = 0.0,
+    between_seconds: float = 0.0,
 ) -> TurnResult:
     """Train for this many seconds by the clock of the first rank."""
     distributed.barrier()
@@ -139,7 +139,7 @@ def train_turn(
     begin = now = time.perf_counter()
     while len(contestant.losses) < finish[0]:
         contestant.step()
-        until = time.perf_counter() + between
+        until = time.perf_counter() + between_seconds
         while time.perf_counter() < until:  # something unrelated
             pass
         previous, now = now, time.perf_counter()
@@ -181,12 +181,12 @@ def main() -> None:
 def start_disturbance(task: dict[str, Any], setting: Setting) -> Bursts | None:
     """Start a permanent disturbance of this rank, or return its bursts, which each turn starts."""
     contention = DISTURBANCES[setting.contention]
-    if not task["disturbed"] or not (contention.quota or contention.hogs):
+    if not task["disturbed"] or not (contention.quota or contention.num_hogs):
         return None
     quota = contention.quota
     switch = Quota(task["place"]["folders"][0], quota) if quota else Hogs(task["hogs"])
-    switch.turn(contention.bursts is None)
-    return None if contention.bursts is None else Bursts(switch, contention.bursts)
+    switch.turn(contention.burst_seconds is None)
+    return None if contention.burst_seconds is None else Bursts(switch, contention.burst_seconds)
 
 
 if __name__ == "__main__":

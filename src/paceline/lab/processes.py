@@ -58,11 +58,11 @@ class Process:
             self._popen.stdin.write(f"{json.dumps(task)}\n".encode())
             self._popen.stdin.flush()
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the process has ended with its task done."""
         return self._popen.poll() == 0
 
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Return whether the process has ended with an error."""
         return self._popen.poll() not in (None, 0)
 
@@ -86,9 +86,9 @@ class Process:
 
 def wait(processes: Sequence[Process], meanwhile: Callable[[], object] = lambda: None) -> None:
     """Wait until all processes have done their tasks; raise ``RuntimeError`` with the last output if any fails."""
-    while not all(process.ended() for process in processes):
+    while not all(process.has_ended() for process in processes):
         # All of them: when one worker dies, the others fail as well, and the cause may be in any.
-        if failed := [process.last_output() for process in processes if process.failed()]:
+        if failed := [process.last_output() for process in processes if process.has_failed()]:
             raise RuntimeError("\n".join(failed))
         meanwhile()
         time.sleep(0.1)

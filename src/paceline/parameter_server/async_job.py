@@ -187,7 +187,7 @@ class AsyncJob:
         self._threads: list[Thread] = []
         self.link = self._create_link(timeout)
         self._work: WorkItem | None = None
-        self._pushed, self._is_closed = True, False
+        self._is_step_over, self._is_closed = True, False
         self._refused_in_a_row = 0
         self._step_began = self._pull_seconds = self._push_seconds = 0.0
 
@@ -206,7 +206,7 @@ class AsyncJob:
                 if self._work is None or self._work.ended:
                     break
                 yield self.collate([self.dataset[int(row)] for row in self._work.assigned.rows])
-                if not self._pushed:
+                if not self._is_step_over:
                     raise RuntimeError("call job.push() after loss.backward(), in place of optimizer.step()")
             self._end_epochs()
         except BaseException:
@@ -222,23 +222,25 @@ class AsyncJob:
         RuntimeError
             If there is no batch, or the optimizer has changed since the job was made.
         """
-        if self._work is None or self._pushed:
+        if self._work is None or self._is_step_over:
             raise RuntimeError("push() sends the gradient of one batch: call it once for each batch of the loop")
         seconds = time.monotonic() - self._step_began
         require_unchanged(self._optimizer, self._settings)
         gradient = torch.from_numpy(self.flat.gather()).to(self.wire)
         samples = len(self._work.assigned)
-        self._pushed = True
+        self._is_step_over = True
         # How long this push takes is known when it is over: that of the last step stands in for it.
         self.link.push(self._work.stamp, gradient, samples, seconds, self._pull_seconds + self._push_seconds)
         self._push_seconds = time.monotonic() - self._step_began - seconds
 
     def is_given_up(self) -> bool:
         """Return whether the server has given up the step under way: a loop of micro-batches may then skip its push."""
-        if self._work is None or self._pushed:  # there is no step; and after a push the server's answer is on its way
+        if (
+            self._work is None or self._is_step_over
+        ):  # there is no step; and after a push the server's answer is on its way
             return False
-        self._pushed = self.link.is_given_up(self._work.stamp)
-        return self._pushed
+        self._is_step_over = self.link.is_given_up(self._work.stamp)
+        return self._is_step_over
 
     def load_newest(self) -> None:
         """Put the server's newest parameters into rank 0's model, to evaluate them; the next batch does so anyway.
@@ -281,7 +283,7 @@ class AsyncJob:
             require_unchanged(self._optimizer, self._settings)
             raise
         self._step_began = time.monotonic()
-        self._pull_seconds = max(self._step_began - began - self._work.waited, 0.0)
+        self._pull_seconds = max(self._step_began - began - self._work.waited_seconds, 0.0)
         self._refused_in_a_row = self._refused_in_a_row + 1 if self.link.outcome is Outcome.REFUSED else 0
         if self._refused_in_a_row >= 5:
             raise RuntimeError(
@@ -289,7 +291,7 @@ class AsyncJob:
                 "loss, and for a model that differs from rank 0's"
             )
         self.flat.zero_grad()  # the link has put the parameters into the model already
-        self._pushed = self._work.ended
+        self._is_step_over = self._work.ended
 
     def _finish(self) -> None:
         """Serve until all workers have the final parameters; the last push wrote the last checkpoint."""

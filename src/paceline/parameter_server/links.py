@@ -103,17 +103,17 @@ class LocalLink:
         self.service, self.worker, self._row = service, worker, row.numpy()
         self.outcome: Outcome | None = None
         """That of the push before the last pull, if there was one."""
-        self._pushed: Outcome | None = None
+        self._last_outcome: Outcome | None = None
 
     def pull(self) -> WorkItem:
-        self.outcome, self._pushed = self._pushed, None
+        self.outcome, self._last_outcome = self._last_outcome, None
         return self.service.pull(self.worker, into=self._row)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         """Send a gradient; its outcome is known after the next pull."""
         row = gradient.float().numpy()
         verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
-        self._pushed = verdict.outcome
+        self._last_outcome = verdict.outcome
 
     def is_given_up(self, stamp: Stamp) -> bool:
         return self.service.is_given_up(self.worker, stamp)
@@ -234,7 +234,7 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 work = service.pull(worker, into=out[HEADER_FLOATS:].numpy())
                 rows = torch.from_numpy(np.ascontiguousarray(work.assigned.rows))
                 _header_view(out)[HEADER_FIELDS : HEADER_FIELDS + len(rows[:ROWS_IN_HEADER])] = rows[:ROWS_IN_HEADER]
-                waited = round(work.waited * NANOS_PER_SECOND)
+                waited = round(work.waited_seconds * NANOS_PER_SECOND)
                 _send_message(MessageHeader(last, *work.stamp, len(rows), numbers, seconds=waited), out, rank, group)
                 send_tensor(rows[ROWS_IN_HEADER:], rank, group)
                 if work.ended:

@@ -30,11 +30,11 @@ logger = logging.getLogger("paceline.asynchronous")
 EventT = TypeVar("EventT")
 
 
-def notify(listeners: list[Callable[[EventT], None]], news: EventT, name: str) -> None:
+def notify(listeners: list[Callable[[EventT], None]], event: EventT, name: str) -> None:
     """Call every listener; one that raises is logged under the list's name, and taken from the list."""
     for listener in list(listeners):
         try:
-            listener(news)
+            listener(event)
         except Exception:
             listeners.remove(listener)
             logger.exception("a listener of %s raised, and is not called again", name)
@@ -47,7 +47,7 @@ class WorkItem:
     stamp: Stamp
     parameters: Vector
     assigned: SampleBatch
-    waited: float
+    waited_seconds: float
     """How long the pull waited for others, in seconds."""
 
     @property
@@ -56,10 +56,10 @@ class WorkItem:
         return not len(self.assigned)
 
 
-def finished_work(parameters: Vector, waited: float = 0.0) -> WorkItem:
+def finished_work(parameters: Vector, waited_seconds: float = 0.0) -> WorkItem:
     """Return the work item that ends a worker's loop: no samples, and the final parameters, ``[P]``."""
     none = np.empty(0, np.int64)
-    return WorkItem(Stamp(-1, -1), parameters, SampleBatch(none, none), waited)
+    return WorkItem(Stamp(-1, -1), parameters, SampleBatch(none, none), waited_seconds)
 
 
 @dataclass(eq=False)
@@ -92,7 +92,7 @@ class Service:
     checkpoint: Path | None = None
     checkpoint_every: int = 0
     on_verdict: list[Callable[[Verdict], None]] = field(default_factory=list)
-    waited: dict[str, float] = field(default_factory=dict, init=False)
+    waited_seconds: dict[str, float] = field(default_factory=dict, init=False)
     """Seconds that each worker has waited for others so far."""
 
     def __post_init__(self) -> None:
@@ -102,8 +102,8 @@ class Service:
             raise ValueError(
                 f"checkpoint_every must be samples between checkpoints, and needs a file; got {self.checkpoint_every}"
             )
-        self._changed = Condition()
-        self._writing = Lock()
+        self._change_condition = Condition()
+        self._write_lock = Lock()
         self._failure: Exception | None = None
         self._saved_at = self.server.sampler.applied
         self._has_write_failed = False
@@ -112,20 +112,20 @@ class Service:
 
     def join(self, worker: str) -> None:
         """Register a worker, or restart it."""
-        with self._changed:
+        with self._change_condition:
             self._raise_if_failed()
             with self._update_and_notify():  # what it held goes back, and an update may have waited for that
                 self.server.join(worker)
 
     def leave(self, worker: str) -> None:
         """Remove a worker, if it takes part; the samples that it held go to others."""
-        with self._changed:
+        with self._change_condition:
             # After a failure it would be the last that a dying thread does: nothing is to hide the first error.
             if self._failure is not None or worker not in self.server.workers:
                 return
             with self._update_and_notify():
                 self.server.leave(worker)
-            if not self.server.finished:
+            if not self.server.is_finished:
                 remaining = len(self.server.fleet)
                 logger.warning("%s has left; its samples go to the remaining %d workers", worker, remaining)
 
@@ -151,7 +151,7 @@ class Service:
         comm_seconds: float = 0.0,
     ) -> Verdict:
         """Take a gradient; see :meth:`paceline.coordinator.asynchronous.Server.push`."""
-        with self._changed:
+        with self._change_condition:
             self._raise_if_failed()
             with self._update_and_notify():
                 verdict = self.server.push(
@@ -166,13 +166,13 @@ class Service:
 
     def is_given_up(self, worker: str, stamp: Stamp) -> bool:
         """Return whether a step was given up."""
-        with self._changed:
+        with self._change_condition:
             return self.server.is_given_up(worker, stamp)
 
     @property
     def patience_now(self) -> float:
         """Seconds to wait for silent workers at the end: longer than the longest step of any worker."""
-        with self._changed:
+        with self._change_condition:
             pushed = [member.push_times for member in self.server.fleet if len(member.push_times) > 1]
         # A step may take this many times as long as the one before it, and its worker still be at work.
         return max([self._patience, *(3.0 * (last - before) for before, last in pushed)])
@@ -180,12 +180,12 @@ class Service:
     @property
     def parameters(self) -> Vector:
         """The newest parameters, ``[P]``: a copy."""
-        with self._changed:
+        with self._change_condition:
             return self.server.parameters
 
     def staleness_reports(self) -> list[StalenessReport]:
         """Return who is a straggler, and why, worker by worker."""
-        with self._changed:
+        with self._change_condition:
             return self.server.staleness_reports()
 
     def save(self) -> None:
@@ -203,8 +203,8 @@ class Service:
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
-        with self._writing:  # one after the other: an older state must not replace a newer one
-            with self._changed:
+        with self._write_lock:  # one after the other: an older state must not replace a newer one
+            with self._change_condition:
                 state = self.server.state_dict()
             # Written without the server's lock, so that only the worker that pushed waits for the disk.
             with atomic_write(self.checkpoint) as temporary:
@@ -220,7 +220,7 @@ class Service:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        with self._changed:
+        with self._change_condition:
             try:
                 self.server.load_state_dict(load_file(self.checkpoint))
             except (ValueError, SafetensorError) as error:
@@ -230,21 +230,25 @@ class Service:
 
     def _pull(self, worker: str, into: Vector | None) -> WorkItem:
         began, waited_before = time.monotonic(), False
-        with self._changed:
+        with self._change_condition:
             while True:
                 self._raise_if_failed()
-                pulled = None if self.server.finished else self.server.pull(worker)
+                pulled = None if self.server.is_finished else self.server.pull(worker)
                 # Copied under the lock: the next push changes what was pulled.
                 if pulled is not None:
                     waited = time.monotonic() - began if waited_before else 0.0
-                    self.waited[worker] = self.waited.get(worker, 0.0) + waited
+                    self.waited_seconds[worker] = self.waited_seconds.get(worker, 0.0) + waited
                     self._events += 1
                     return WorkItem(pulled.stamp, _copy_row(pulled.parameters, into), pulled.assigned, waited)
-                if self.server.finished:
+                if self.server.is_finished:
                     return finished_work(_copy_row(self.server.parameters, into), time.monotonic() - began)
                 waited_before, events = True, self._events
                 # Whoever began a step meanwhile, perhaps with what another thread has just taken back, gets its time.
-                if self._changed.wait(self._patience) or events != self._events or not self.server.sampler.empty:
+                if (
+                    self._change_condition.wait(self._patience)
+                    or events != self._events
+                    or not self.server.sampler.empty
+                ):
                     continue
                 # No samples are left but those that steps under way hold.
                 for member in [one for one in self.server.fleet if one.step is not None]:
@@ -256,9 +260,9 @@ class Service:
 
     def _save_if_due(self) -> None:
         """Write a checkpoint; a disk that is full must not end a training that goes well."""
-        with self._changed:
+        with self._change_condition:
             since = self.server.sampler.applied - self._saved_at
-            due = self.server.finished or (self.checkpoint_every and since >= self.checkpoint_every)
+            due = self.server.is_finished or (self.checkpoint_every and since >= self.checkpoint_every)
             if self.checkpoint is None or not since or not due:
                 return
             self._saved_at += since
@@ -284,7 +288,7 @@ class Service:
             raise
         finally:
             self._events += 1
-            self._changed.notify_all()
+            self._change_condition.notify_all()
 
     def _raise_if_failed(self) -> None:
         if self._failure is not None:
@@ -333,7 +337,7 @@ class RoundRecorder:
         self._verdicts.append(verdict)
         server, now = self.service.server, time.monotonic()
         complete = len(self._verdicts) >= len(server.fleet) and now - self._round_began >= self.min_seconds
-        if not (complete or server.finished):
+        if not (complete or server.is_finished):
             return
         ledger, workers = server.ledger, server.workers
         accounts = [ledger.accounts.get(worker, WorkerAccount()) for worker in workers]
@@ -357,7 +361,7 @@ class RoundRecorder:
             expected=server.expected_staleness,
             done=np.array([account.applied for account in accounts]),
             wasted=np.array([account.wasted for account in accounts]),
-            waited=np.array([self.service.waited.get(worker, 0.0) for worker in workers]),
+            waited=np.array([self.service.waited_seconds.get(worker, 0.0) for worker in workers]),
             dropped=self._before.wasted[Outcome.DROPPED],
             abandoned=self._before.wasted[Outcome.ABANDONED],
             refused=self._before.wasted[Outcome.REFUSED],
@@ -371,17 +375,19 @@ class RoundRecorder:
         notify(self.on_round, record, "on_round")
 
 
-def _describe_round(before: ServerSnapshot, now: ServerSnapshot, verdicts: Sequence[Verdict]) -> str:
+def _describe_round(before: ServerSnapshot, snapshot: ServerSnapshot, verdicts: Sequence[Verdict]) -> str:
     """Return what happened in a round and why; an empty text if nothing did."""
-    returned = now.wasted[Outcome.ABANDONED] - before.wasted[Outcome.ABANDONED]
+    returned = snapshot.wasted[Outcome.ABANDONED] - before.wasted[Outcome.ABANDONED]
     given_up = [worker for one in verdicts for worker in one.given_up]
-    freed = [worker for worker in before.stragglers if worker in now.sizes and worker not in now.stragglers]
-    stayed = [worker for worker in now.sizes if worker in before.sizes]
-    changed = [f"{w} {before.sizes[w]} to {now.sizes[w]}" for w in stayed if before.sizes[w] != now.sizes[w]]
+    freed = [worker for worker in before.stragglers if worker in snapshot.sizes and worker not in snapshot.stragglers]
+    stayed = [worker for worker in snapshot.sizes if worker in before.sizes]
+    changed = [f"{w} {before.sizes[w]} to {snapshot.sizes[w]}" for w in stayed if before.sizes[w] != snapshot.sizes[w]]
     parts = [
-        *_list_names("Joined", [worker for worker in now.sizes if worker not in before.sizes]),
-        *_list_names("Left", [worker for worker in before.sizes if worker not in now.sizes]),
-        *_first_sentences([reason for worker, reason in now.stragglers.items() if worker not in before.stragglers]),
+        *_list_names("Joined", [worker for worker in snapshot.sizes if worker not in before.sizes]),
+        *_list_names("Left", [worker for worker in before.sizes if worker not in snapshot.sizes]),
+        *_first_sentences(
+            [reason for worker, reason in snapshot.stragglers.items() if worker not in before.stragglers]
+        ),
         *_first_sentences([one.why for one in verdicts if one.outcome in WASTED_OUTCOMES]),
         *_list_names("Steps given up at the bound", given_up),
         *([f"{count(returned, 'sample')} of steps that were given up went back"] if returned else []),
@@ -391,8 +397,8 @@ def _describe_round(before: ServerSnapshot, now: ServerSnapshot, verdicts: Seque
     return ". ".join(parts) + "." if parts else ""
 
 
-def _list_names(what: str, names: Sequence[str]) -> list[str]:
-    return [f"{what}: {join_names(names[:MAX_LISTED], max(len(names) - MAX_LISTED, 0))}"] if names else []
+def _list_names(verb: str, names: Sequence[str]) -> list[str]:
+    return [f"{verb}: {join_names(names[:MAX_LISTED], max(len(names) - MAX_LISTED, 0))}"] if names else []
 
 
 def _first_sentences(sentences: Sequence[str]) -> list[str]:

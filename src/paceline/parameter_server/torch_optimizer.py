@@ -125,27 +125,27 @@ class SchedulerCopy:
     def __init__(self, scheduler: LRScheduler, samples: int) -> None:
         self.scheduler, self.samples = scheduler, samples
         self._start = copy.deepcopy((scheduler.state_dict(), group_settings(scheduler.optimizer)))
-        self._done = 0
+        self._steps_done = 0
 
     def step_to(self, applied: int) -> None:
         """Step the scheduler as often as this number of applied samples requires."""
         # OneCycleLR raises beyond its end; one made for whole batches ends a little before the samples do.
         due = min(applied // self.samples, getattr(self.scheduler, "total_steps", applied + 1) - 1)
-        if due < self._done:
+        if due < self._steps_done:
             state, settings = copy.deepcopy(self._start)
             self.scheduler.load_state_dict(state)
             for group, before in zip(self.scheduler.optimizer.param_groups, settings, strict=True):
                 group.update({name: value for name, value in before.items() if name != "params"})
-            self._done = 0
+            self._steps_done = 0
         optimizer = self.scheduler.optimizer
-        for _ in range(due - self._done):
+        for _ in range(due - self._steps_done):
             # A scheduler wraps its optimizer's step, to see that it has stepped: a copy has lost that wrapper.
             if not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
                 step: Any = partial(type(optimizer).step, optimizer)
                 step._wrapped_by_lr_sched = True
                 optimizer.__dict__.update(step=step, _opt_called=True)
             self.scheduler.step()
-        self._done = due
+        self._steps_done = due
 
 
 def group_settings(optimizer: torch.optim.Optimizer) -> GroupSettings:
@@ -198,8 +198,8 @@ def require_unchanged(optimizer: torch.optim.Optimizer, before: GroupSettings) -
         )
 
 
-def _is_equal(one: Any, other: Any) -> bool:
-    return bool(torch.equal(one, other)) if isinstance(one, torch.Tensor) else bool(one == other)
+def _is_equal(value: Any, other: Any) -> bool:
+    return bool(torch.equal(value, other)) if isinstance(value, torch.Tensor) else bool(value == other)
 
 
 class TorchOptimizer:

@@ -312,9 +312,11 @@ class CPUBusy:
 class FileCovariate:
     """A covariate read from one kernel file: a number, or its growth per second since the last boundary."""
 
-    def __init__(self, name: str, unit: str, file: Path, read: Callable[[bytes], float], *, grows: bool = True) -> None:
+    def __init__(
+        self, name: str, unit: str, file: Path, read: Callable[[bytes], float], *, is_cumulative: bool = True
+    ) -> None:
         self.name, self.unit, self._file, self._read = name, unit, KernelFile(file), read
-        self._rate = CounterRate() if grows else None
+        self._rate = CounterRate() if is_cumulative else None
 
     def sample(self) -> float:
         """Return the number, or its growth; NaN if the file does not hold it."""
@@ -357,7 +359,7 @@ def memory_covariate(root: Path = ROOT) -> FileCovariate:
     def read(text: bytes) -> float:
         return parse_field(text, b"MemAvailable:") / (parse_field(text, b"MemTotal:") or math.nan)
 
-    return FileCovariate("memory_available", "share of memory", root / "proc/meminfo", read, grows=False)
+    return FileCovariate("memory_available", "share of memory", root / "proc/meminfo", read, is_cumulative=False)
 
 
 class Runnable:

@@ -45,16 +45,16 @@ class Sink:
     sink logs an error and stops, and the training continues.
     """
 
-    _failed = False
+    _has_failed = False
 
     def __call__(self, record: Iteration | Round) -> None:
         """Write the record of an iteration, if this is the fleet's first worker, or of an asynchronous round."""
-        if self._failed or (isinstance(record, Iteration) and record.worker != record.workers[0]):
+        if self._has_failed or (isinstance(record, Iteration) and record.worker != record.workers[0]):
             return
         try:
             self.write(record)
         except Exception as error:  # of any kind: a dashboard is never worth a training
-            self._failed = True
+            self._has_failed = True
             name = type(self).__name__
             logger.error(
                 "no more metrics are written by %s: %s", name, to_printable(f"{type(error).__name__}: {error}")
@@ -483,7 +483,7 @@ class JsonLines(Sink):
         self._lost_since = 0
         self._fleet: tuple[tuple[str, ...], int] | None = None
         self._run = secrets.token_hex(4)  # by it a reader knows which header explains a line
-        self._started = datetime.now().astimezone().isoformat(" ", "seconds")
+        self._start_text = datetime.now().astimezone().isoformat(" ", "seconds")
 
     def write(self, record: Iteration | Round) -> None:
         """Append the record, after a header line if the fleet is a new one."""
@@ -492,17 +492,17 @@ class JsonLines(Sink):
         else:
             self._append((record.workers, int(record.plan.sizes.sum())), *_iteration_lines(record))
 
-    def _append(self, fleet: tuple[tuple[str, ...], int], header: dict[str, Any], about: dict[str, Any]) -> None:
+    def _append(self, fleet: tuple[tuple[str, ...], int], header: dict[str, Any], record: dict[str, Any]) -> None:
         if self._lines is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lines, self._process = self._open_file(), os.getpid()
             atexit.register(self._close_at_exit)
-        process = {"pid": os.getpid(), "host": socket.gethostname(), "started": self._started}
+        process = {"pid": os.getpid(), "host": socket.gethostname(), "started": self._start_text}
         if fleet != self._fleet and self._write_line({**header, "run": self._run, "process": process}):
             self._fleet = fleet
         # Without its header a record would be read as one of the fleet before: it is lost with it.
         lost = {"lost_before": self._lost_since} if self._lost_since else {}
-        if fleet == self._fleet and self._write_line(about | lost | {"run": self._run}):
+        if fleet == self._fleet and self._write_line(record | lost | {"run": self._run}):
             self._lost_since = 0
         else:
             self.lost_records += 1

@@ -48,14 +48,14 @@ def describe_slow_workers(paths: Iterable[str | Path]) -> str:
     return "; ".join(sentences)
 
 
-def _slow_phase_clause(paths: list[str | Path], worker: str, other: str) -> str:
+def _slow_phase_clause(paths: list[str | Path], worker: str, reference: str) -> str:
     """Return the end of a sentence: in which phase a worker is slower than another. Empty without phases."""
     try:
         table = phase_table(paths)
     except ValueError:
         return ""
     medians = table[table["iteration"] > table["iteration"].min()].groupby("worker")[list(table.columns[3:])].median()
-    beyond = medians.loc[worker] - medians.loc[other]
+    beyond = medians.loc[worker] - medians.loc[reference]
     phases = {
         "between_seconds": "loading data or in the loop between steps",
         "forward_seconds": "the forward pass",

@@ -44,9 +44,9 @@ WAYS: Mapping[str, Callable[[Any], str]] = {
 """Ways to show a value; a range is its low end, its middle and its high end."""
 
 
-def answer(asks: str, headline: str, *sentences: str) -> dict[str, str]:
+def answer(question: str, headline: str, *sentences: str) -> dict[str, str]:
     """Return one row of a verdict: what it answers, the answer in a word or a figure, and its sentences."""
-    return {"asks": asks, "headline": headline, "text": " ".join(sentences)}
+    return {"asks": question, "headline": headline, "text": " ".join(sentences)}
 
 
 WIDE, HIGH = 1000.0, 300.0

@@ -169,7 +169,7 @@ def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
     )
 
 
-def _calibration(jobs: Sequence[ForecastsOf], inside: float, best: str) -> dict[str, Any]:
+def _calibration(jobs: Sequence[ForecastsOf], coverage: float, best: str) -> dict[str, Any]:
     known = np.concatenate([np.isfinite(job.actual).ravel() for job in jobs])
     actual = np.concatenate([job.actual.ravel() for job in jobs])[known]
     quantiles = np.concatenate([job.quantiles.reshape(len(LEVELS), -1) for job in jobs], axis=1)[:, known]
@@ -183,5 +183,5 @@ def _calibration(jobs: Sequence[ForecastsOf], inside: float, best: str) -> dict[
         x="quantile, %",
         unit="% of the speeds",
     )
-    about = f"{shown(inside, 'percent')} of the speeds lay inside the 90% interval."
+    about = f"{shown(coverage, 'percent')} of the speeds lay inside the 90% interval."
     return section("Calibration", about, chart)

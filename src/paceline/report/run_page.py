@@ -23,14 +23,14 @@ class Slowness:
     """The longest time for which a worker, a column, was slow."""
 
     worker: int
-    first: int
-    last: int
+    first_iteration: int
+    last_iteration: int
     """Its first and last slow iteration, as positions in the job."""
-    lasts: bool
+    is_ongoing: bool
     """Whether it was still slow at the end."""
     speed: float
     """Its median speed meanwhile, over the usual one."""
-    lost: float
+    lost_iterations: float
     """Iterations of the whole fleet that its missing speed would make, were all as slow."""
 
 
@@ -43,8 +43,8 @@ def slow_workers(speed_TW: Array) -> list[Slowness]:
     --------
     >>> speed_TW = np.full((100, 4), 50.0)
     >>> speed_TW[60:, 2] = 20.0
-    >>> [(one.worker, one.first, one.last, one.lasts, one.speed) for one in slow_workers(speed_TW)]
-    [(2, 60, 99, True, 0.4)]
+    >>> [(one.worker, one.first_iteration, one.last_iteration, one.speed) for one in slow_workers(speed_TW)]
+    [(2, 60, 99, 0.4)]
     """
     import pandas as pd
 
@@ -60,7 +60,7 @@ def slow_workers(speed_TW: Array) -> list[Slowness]:
     relative_PW = medians_PW.rolling(window, center=True, min_periods=1).median().to_numpy()
     starts = [*np.searchsorted(piece_T, np.arange(pieces)).tolist(), len(speed_TW)]
     found = [_longest(w, relative_P, starts) for w, relative_P in enumerate(relative_PW.T)]
-    return sorted((one for one in found if one is not None), key=lambda one: -one.lost)
+    return sorted((one for one in found if one is not None), key=lambda one: -one.lost_iterations)
 
 
 def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] | NDArray[Any]) -> dict[str, Any]:
@@ -73,15 +73,15 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
     if not found:
         return answer(asks, "Nobody", f"No worker stayed more than {shown(0.1, 'percent')} below the usual speed.")
     worst, other = found[0], "the other" if len(workers) == 2 else "the median"
-    slower, first = shown(1 - worst.speed, "percent"), shown(float(index_T[worst.first]), "count")
-    if not worst.lasts:
-        last = shown(float(index_T[worst.last]), "count")
+    slower, first = shown(1 - worst.speed, "percent"), shown(float(index_T[worst.first_iteration]), "count")
+    if not worst.is_ongoing:
+        last = shown(float(index_T[worst.last_iteration]), "count")
         detail = f"It was {slower} slower than {other} from iteration {first} to {last}."
-    elif worst.first:
+    elif worst.first_iteration:
         detail = f"It has been {slower} slower than {other} since iteration {first}."
     else:
         detail = f"It has been {slower} slower than {other} ever since the first iteration."
-    if 2 * len(found) > len(workers) > 2 and not worst.lasts:
+    if 2 * len(found) > len(workers) > 2 and not worst.is_ongoing:
         turns = f"{len(found)} of {len(workers)} workers were slow at times."
         longest = f"The longest time was that of {named(workers[worst.worker])}:"
         return answer(asks, "It moves", turns, longest, detail.replace("It was", "it was"))
@@ -104,8 +104,17 @@ def _longest(worker: int, relative_P: Array, starts: Sequence[int]) -> Slowness 
         speed = float(np.median(relative_P[begin:end]))
         lost = (last - first + 1) * (1.0 - speed)
         lasts = end == len(relative_P)
-        found.append(Slowness(worker=worker, first=first, last=last, lasts=lasts, speed=speed, lost=lost))
-    return max(found, key=lambda one: one.lost, default=None)
+        found.append(
+            Slowness(
+                worker=worker,
+                first_iteration=first,
+                last_iteration=last,
+                is_ongoing=lasts,
+                speed=speed,
+                lost_iterations=lost,
+            )
+        )
+    return max(found, key=lambda one: one.lost_iterations, default=None)
 
 
 RECENT = 100

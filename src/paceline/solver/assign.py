@@ -242,16 +242,17 @@ Cut = list[tuple[int, int]]
 """Ranks in the order of falling lengths, with their numbers of samples."""
 
 
-def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady: float) -> Sizes:
+def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady_tolerance: float) -> Sizes:
     """Return the rank of each sample, ``[N]``; no assignment ends before ``lower_bound`` seconds.
 
-    Ranks keep their own order where that ends at most ``steady`` (relative) later than the best assignment found.
+    Ranks keep their own order where that ends at most ``steady_tolerance`` (relative) later than the best assignment
+    found.
     """
     cuts = Cuts(samples, fleet)
     # The fastest at the long end: a slow rank has not the time for a long sample. Where all are alike it is exact.
     fastest = np.argsort(fleet.pace, kind="stable").tolist()
     deadline, cut = _upper(cuts, fastest, lower_bound)
-    if len(set(zip(cuts.pace, cuts.fixed, strict=True))) == 1:
+    if len(set(zip(cuts.pace, cuts.fixed_seconds, strict=True))) == 1:
         pass  # all orders are alike
     # exact for up to 512 partial orders of the ranks: always with 9 ranks
     elif few_orders(fleet, 512):
@@ -261,8 +262,8 @@ def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady: fl
         _, deadline, cut = bisect(lambda end: cuts.in_order(order, end), lower_bound, deadline, cut)
     else:
         _, deadline, cut = bisect(lambda end: cuts.sparing(fastest, end), lower_bound, deadline, cut)
-    own, latest = range(len(fleet)), deadline * (1 + steady)
-    if steady and (in_order := cuts.in_order(own, latest)) is not None:
+    own, latest = range(len(fleet)), deadline * (1 + steady_tolerance)
+    if steady_tolerance and (in_order := cuts.in_order(own, latest)) is not None:
         *_, cut = bisect(lambda end: cuts.in_order(own, end), lower_bound, latest, in_order)
     return np.repeat([rank for rank, _ in cut], [count for _, count in cut]).astype(np.int64)
 
@@ -279,11 +280,11 @@ class Cuts:
     """
 
     def __init__(self, samples: Samples, fleet: Fleet) -> None:
-        self.longest = samples.costs.tolist()
+        self.highest_cost = samples.costs.tolist()
         # From here on down, whatever the order of tokens is: no group exceeds the cap.
         self.tokens = np.maximum.accumulate(samples.tokens[::-1])[::-1].tolist()
         self.cap, self.lower = samples.cap, samples.lower
-        self.pace, self.fixed = fleet.pace.tolist(), fleet.fixed.tolist()
+        self.pace, self.fixed_seconds = fleet.pace.tolist(), fleet.fixed.tolist()
 
     def in_order(self, order: Sequence[int], deadline: float) -> Cut | None:
         """Return the cut in this order of ranks; None if they do not end in time."""
@@ -295,7 +296,7 @@ class Cuts:
                 return None
             cut.append((rank, count))
             first += count
-        return cut if first == len(self.longest) else None
+        return cut if first == len(self.highest_cost) else None
 
     def sparing(self, order: Sequence[int], deadline: float) -> Cut | None:
         """Return a cut that chooses each next rank, among a few in this order, by the least time left over."""
@@ -308,32 +309,32 @@ class Cuts:
                 return None
             cut.append((rest.pop(place), count))
             first += count
-        return cut if first == len(self.longest) else None
+        return cut if first == len(self.highest_cost) else None
 
-    def _next_sparing(self, ranks: Sequence[int], first: int, left: int, deadline: float) -> tuple[int, int]:
-        longest = self.longest[min(first, len(self.longest) - 1)]
+    def _next_sparing(self, ranks: Sequence[int], first: int, ranks_left: int, deadline: float) -> tuple[int, int]:
+        longest = self.highest_cost[min(first, len(self.highest_cost) - 1)]
         choices = []
         for place, rank in enumerate(ranks):
-            count = self._samples_by_deadline(rank, first, left, deadline)
-            room = (deadline - self.fixed[rank]) / (self.pace[rank] * longest)
+            count = self._samples_by_deadline(rank, first, ranks_left, deadline)
+            room = (deadline - self.fixed_seconds[rank]) / (self.pace[rank] * longest)
             wasted = (room - count) / room if count >= max(self.lower, 1) else 1.0
             choices.append((wasted, place, count))
         _, place, count = min(choices)
         return count, place
 
-    def _samples_by_deadline(self, rank: int, first: int, left: int, deadline: float) -> int:
+    def _samples_by_deadline(self, rank: int, first: int, ranks_left: int, deadline: float) -> int:
         """Return how many samples, from the first on, a rank ends in time; the others after it get their fewest."""
-        longest = len(self.longest) - first - left * self.lower
-        if longest <= 0 or deadline <= self.fixed[rank]:
+        longest = len(self.highest_cost) - first - ranks_left * self.lower
+        if longest <= 0 or deadline <= self.fixed_seconds[rank]:
             return 0
-        room = min((deadline - self.fixed[rank]) / (self.pace[rank] * self.longest[first]), float(longest))
+        room = min((deadline - self.fixed_seconds[rank]) / (self.pace[rank] * self.highest_cost[first]), float(longest))
         return int(min(room, self.cap // self.tokens[first])) if self.tokens[first] else int(room)
 
 
 def _upper(cuts: Cuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
     """Return a time in which ranks in this order can end, and the cut."""
     deadline = low * (1 + 1e-3)
-    last = low + sum(cuts.longest) * max(cuts.pace) * len(cuts.longest) + max(cuts.fixed)
+    last = low + sum(cuts.highest_cost) * max(cuts.pace) * len(cuts.highest_cost) + max(cuts.fixed_seconds)
     while (cut := cuts.in_order(order, deadline)) is None:
         if deadline > last:  # time is not what is short
             raise ValueError(
@@ -363,7 +364,7 @@ class Table:
         longest = np.maximum.accumulate(samples.tokens[::-1])[::-1]
         with np.errstate(divide="ignore"):
             self.under_cap = np.append(np.floor(samples.cap / longest), np.inf)
-        self.longest = np.append(samples.costs, 1.0)
+        self.highest_cost = np.append(samples.costs, 1.0)
 
     def is_feasible(self, deadline: float) -> bool:
         """Return whether there is an order in which all samples end by this time."""
@@ -392,7 +393,7 @@ class Table:
         """Return what is covered after one more rank of each kind; -1 where it cannot take its fewest."""
         first_SK = np.where(before_SK >= 0, covered[before_SK], -1)
         room_SK = np.minimum(
-            (deadline - self.fixed_K) / (self.pace_K * self.longest[first_SK]), self.under_cap[first_SK]
+            (deadline - self.fixed_K) / (self.pace_K * self.highest_cost[first_SK]), self.under_cap[first_SK]
         )
         room_SK = np.where(first_SK == self.count, np.inf, room_SK)  # all are covered: the others may share them
         able = (first_SK >= 0) & (room_SK >= self.lower)

@@ -58,10 +58,12 @@ def sums(values_N: Array, owner_N: Sizes, ranks: int) -> Array:
 Found = TypeVar("Found")
 
 
-def bisect(find: Callable[[float], Found | None], low: float, high: float, found: Found) -> tuple[float, float, Found]:
+def bisect(
+    find: Callable[[float], Found | None], low: float, high: float, at_high: Found
+) -> tuple[float, float, Found]:
     """Return the earliest end for which something is found, up to 0.1%: the ends without and with it, and what it is.
 
-    ``found`` is what there is for ``high``.
+    ``at_high`` is what there is for ``high``.
     """
     while high - low > 1e-3 * low:
         middle = (low + high) / 2
@@ -69,8 +71,8 @@ def bisect(find: Callable[[float], Found | None], low: float, high: float, found
         if at_middle is None:
             low = middle
         else:
-            high, found = middle, at_middle
-    return low, high, found
+            high, at_high = middle, at_middle
+    return low, high, at_high
 
 
 def checked_fleet(speeds: ArrayLike | BatchTimeCurves) -> Fleet:

@@ -49,7 +49,7 @@ class _Rounds:
         self.cost, (self.need, self.cap) = problem.work.sum(axis=1), _needs(problem)
         self.pace = np.tile(problem.fleet.pace, rounds)
         placed = of >= 0
-        self.used = sums(self.need[placed], of[placed], count)
+        self.used_tokens = sums(self.need[placed], of[placed], count)
         self.time = (sums(self.cost[placed], of[placed], count) + problem.fixed.sum()) * self.pace
 
     @classmethod
@@ -76,12 +76,12 @@ class _Rounds:
         for sample in samples:
             after_B = self.time + self.cost[sample] * self.pace
             delay_B = np.maximum(after_B - end_B, 0.0) + 1e-6 * after_B  # of places without delay the earliest
-            delay_B[self.used + self.need[sample] > self.cap] = np.inf
+            delay_B[self.used_tokens + self.need[sample] > self.cap] = np.inf
             place = int(delay_B.argmin())
             if delay_B[place] == np.inf:
                 return False
             self.of[sample] = place
-            self.used[place] += self.need[sample]
+            self.used_tokens[place] += self.need[sample]
             self.time[place] = after_B[place]
             first = place - place % ranks
             end_B[first : first + ranks] = max(end_B[place], after_B[place])
@@ -123,7 +123,7 @@ class _Rounds:
         cost_AC = self.cost[own][:, None] - np.concatenate([self.cost[partners], none_B])
         need_AC = self.need[own][:, None] - np.concatenate([self.need[partners], none_B])
         fits_AC = (cost_AC > 0) & (place_C != source)
-        fits_AC &= (self.used[place_C] + need_AC <= self.cap) & (self.used[source] - need_AC <= self.cap)
+        fits_AC &= (self.used_tokens[place_C] + need_AC <= self.cap) & (self.used_tokens[source] - need_AC <= self.cap)
         source_AC = self.time[source] - cost_AC * self.pace[source]
         place_AC = self.time[place_C] + cost_AC * self.pace[place_C]
         local_C = place_C // ranks == round_
@@ -137,8 +137,8 @@ class _Rounds:
         self.of[own[a]] = place_C[c]
         if c < len(partners):
             self.of[partners[c]] = source
-        self.used[place_C[c]] += need_AC[a, c]
-        self.used[source] -= need_AC[a, c]
+        self.used_tokens[place_C[c]] += need_AC[a, c]
+        self.used_tokens[source] -= need_AC[a, c]
         self.time[place_C[c]], self.time[source] = place_AC[a, c], source_AC[a, c]
         return True
 

@@ -73,12 +73,12 @@ class Bins:
         """Samples of each micro-batch, ``[B]``."""
         return np.bincount(self.of, minlength=len(self.rank))
 
-    def work(self, problem: Problem, equal: bool) -> Array:
+    def work(self, problem: Problem, count_empty: bool) -> Array:
         """Return the work of each rank in each phase, ``[W, P]``, with the fixed part of micro-batches.
 
         Empty ones have it too where all ranks must have equally many.
         """
-        count_W = np.bincount(self.rank[equal | (self.sizes > 0)], minlength=problem.ranks)
+        count_W = np.bincount(self.rank[count_empty | (self.sizes > 0)], minlength=problem.ranks)
         columns = [sums(column, self.rank[self.of], problem.ranks) for column in problem.work.T]
         return np.stack(columns, axis=1) + count_W[:, None] * problem.fixed
 
@@ -87,11 +87,11 @@ class Bins:
         return np.stack([sums(column, self.of, len(self.rank)) for column in problem.tokens.T], axis=1)
 
 
-def search(problem: Problem, count: int | None, level: float, enough: float, lower: int = 1) -> Bins | None:
+def search(problem: Problem, count: int | None, level: float, enough_seconds: float, lower: int = 1) -> Bins | None:
     """Return micro-batches that end early, ``count`` for each rank or as many as it needs; None if they do not fit.
 
-    ``level`` is when all ranks would end if samples could be divided; a time of ``enough`` ends the search. Ranks have
-    at least ``lower`` samples, where there are as many.
+    ``level`` is when all ranks would end if samples could be divided; a time of ``enough_seconds`` ends the search.
+    Ranks have at least ``lower`` samples, where there are as many.
     """
     simple = len(problem.fixed) == len(problem.caps) == 1
     bins = _searched(problem, _owners(problem, count, level) if simple else None, count, level, enough, lower)
@@ -115,7 +115,7 @@ def _searched(
     if count is None:  # one more for each rank, dropped if it stays empty
         bins.rank = np.concatenate([bins.rank, np.arange(problem.ranks)])
     fill_empty(problem, bins, count, lower)
-    _Exchanges(problem, bins, equal=count is not None, lower=lower).run(enough)
+    _Exchanges(problem, bins, keeps_empty=count is not None, lower=lower).run(enough_seconds)
     return bins
 
 
@@ -312,17 +312,17 @@ def fill_empty(problem: Problem, bins: Bins, count: int | None, lower: int = 1) 
 class _Exchanges:
     """Exchanges of samples between the latest rank and early ones, which keep the caps; bins are updated in place.
 
-    With ``equal``, micro-batches without samples stay. Ranks keep ``lower`` samples.
+    With ``keeps_empty``, micro-batches without samples stay. Ranks keep ``lower`` samples.
     """
 
-    def __init__(self, problem: Problem, bins: Bins, *, equal: bool, lower: int) -> None:
-        self.problem, self.bins, self.equal, self.lower = problem, bins, equal, lower
-        self.work_WP, self.tokens_BD, self.size_B = bins.work(problem, equal), bins.tokens(problem), bins.sizes
+    def __init__(self, problem: Problem, bins: Bins, *, keeps_empty: bool, lower: int) -> None:
+        self.problem, self.bins, self.keeps_empty, self.lower = problem, bins, keeps_empty, lower
+        self.work_WP, self.tokens_BD, self.size_B = bins.work(problem, keeps_empty), bins.tokens(problem), bins.sizes
         self.by_rank = _group_by_owner(bins.rank[bins.of], problem.ranks)
         self.bins_of = _group_by_owner(bins.rank, problem.ranks)
 
-    def run(self, enough: float) -> None:
-        """Exchange samples as long as that helps and the step takes longer than ``enough`` seconds."""
+    def run(self, enough_seconds: float) -> None:
+        """Exchange samples as long as that helps and the step takes longer than ``enough_seconds`` seconds."""
         ends: list[float] = []
         patience = self.problem.ranks + 8
         for _ in range(200):
@@ -330,7 +330,7 @@ class _Exchanges:
             last_P = seconds_WP.max(axis=0)
             ends.append(float(last_P.sum()))
             # stop when an exchange with each rank, and a few more, gain less than 0.02%
-            if ends[-1] <= enough or (len(ends) > patience and ends[-1] > ends[-patience] * (1 - 2e-4)):
+            if ends[-1] <= enough_seconds or (len(ends) > patience and ends[-1] > ends[-patience] * (1 - 2e-4)):
                 break
             phases = np.argsort(seconds_WP.mean(axis=0) - last_P, kind="stable").tolist()
             found = next(filter(None, (self._best(seconds_WP, phase) for phase in phases)), None)
@@ -354,7 +354,7 @@ class _Exchanges:
         both = np.sort(np.concatenate([self.by_rank[giver], self.by_rank[taker]]))
         for rank in (giver, taker):  # summed again, in the order of samples: no rounding adds up
             own = self.by_rank[rank] = both[bins.rank[bins.of[both]] == rank]
-            used = len(self.bins_of[rank]) if self.equal else np.count_nonzero(self.size_B[self.bins_of[rank]])
+            used = len(self.bins_of[rank]) if self.keeps_empty else np.count_nonzero(self.size_B[self.bins_of[rank]])
             self.work_WP[rank] = problem.work[own].cumsum(axis=0)[-1:].sum(axis=0) + used * problem.fixed
 
     def _best(self, seconds_WP: Array, phase: int) -> tuple[int, int, int] | None:
@@ -381,7 +381,7 @@ class _Exchanges:
         received_ACP = moved_ACP
         if len(self.by_rank[latest]) <= self.lower:
             fits_AC &= ~moves_C
-        if self.equal:
+        if self.keeps_empty:
             fits_AC &= ~alone_AC | (self.lower == 0)
         elif problem.fixed.any():  # an emptied micro-batch goes, a new one comes
             moved_ACP = moved_ACP + alone_AC[:, :, None] * problem.fixed

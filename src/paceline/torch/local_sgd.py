@@ -117,7 +117,7 @@ class LocalSGD:
             dist.broadcast(tensor, 0)
         self._anchors = [parameter.detach().clone() for parameter in model.parameters()] if outer else []
         self._outer = outer(self._anchors) if outer else None
-        self._began = time.perf_counter()
+        self._round_start_time = time.perf_counter()
 
     def __repr__(self) -> str:
         return f"LocalSGD(rounds={self.rounds}, {self.balancer!r})"
@@ -150,7 +150,7 @@ class LocalSGD:
         device = tensors[0].device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - self._began
+        seconds = time.perf_counter() - self._round_start_time
         samples = float(self.loader.batch_sizes[self.loader.rank])
         row = torch.tensor([samples, seconds, samples if count is None else float(count)], device=device)
         rows = [torch.zeros_like(row) for _ in range(self.loader.world_size)]
@@ -169,7 +169,7 @@ class LocalSGD:
             sizes = torch.tensor(plan.sizes, device=device)
             dist.broadcast(sizes, 0)
             self.loader.shares = sizes.cpu().numpy()
-        self._began = time.perf_counter()
+        self._round_start_time = time.perf_counter()
 
     @torch.no_grad()
     def _average(self, tensors: list[torch.Tensor], weight: float) -> None:
@@ -210,4 +210,4 @@ class LocalSGD:
             with torch.no_grad():
                 for anchor, saved in zip(self._anchors, state["anchors"], strict=True):
                     anchor.copy_(saved)
-        self._began = time.perf_counter()
+        self._round_start_time = time.perf_counter()

@@ -176,7 +176,7 @@ class Planning:
     def _in_work(self, rows: RankReports, work: WorkModel) -> tuple[RankReports, bool]:
         """Learn what samples cost; return the reports with work in place of samples, and whether costs are new."""
         work_W, parts_W = work.work(rows.features_WF), rows["micro_batches"]
-        planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed)
+        planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed_seconds)
         if work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
             self._loader.coefficients = work.coefficients
             if relative_change(work.work(rows.features_WF), work_W) > 0.02:
@@ -189,7 +189,7 @@ class Planning:
 
         Speeds in the old units would look like a worker that has become slower: the one whose samples now cost more.
         """
-        shares_W, fixed = self.plan.sizes.astype(np.float64), work.fixed
+        shares_W, fixed = self.plan.sizes.astype(np.float64), work.fixed_seconds
         if not self._covariates_before.size:  # covariates of past iterations are not kept
             self.balancer.forget()
             # most predictors remember fewer than 16 iterations

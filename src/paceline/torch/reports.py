@@ -119,15 +119,15 @@ class RankReports:
         places: Array = self.report_WF[:, _PLACE]
         return places if assigned else places[:, :2]
 
-    def at_shares(self, work_W: Array, shares_W: Array, fixed: float) -> RankReports:
+    def at_shares(self, work_W: Array, shares_W: Array, fixed_seconds: float) -> RankReports:
         """Return the rows with each worker's work scaled to exactly its share: speeds are then work per second.
 
         Whole samples, and padding, make work differ a little from the shares, and a global batch's from the mean. That
         is not due to the shares, which are judged from these rows. Shares are work of one micro-batch as it was
-        planned, and ``fixed`` the seconds of a micro-batch that do not depend on its work.
+        planned, and ``fixed_seconds`` the seconds of a micro-batch that do not depend on its work.
         """
         report_WF, parts_W = self.report_WF.copy(), self["micro_batches"]
-        report_WF[:, _AT["seconds"]] = at_shares(self["seconds"], work_W, shares_W * parts_W, fixed * parts_W)
+        report_WF[:, _AT["seconds"]] = at_shares(self["seconds"], work_W, shares_W * parts_W, fixed_seconds * parts_W)
         report_WF[:, _AT["samples"]] = np.where(work_W > 0, shares_W * parts_W, np.nan)
         return RankReports(report_WF, self.features)
 
@@ -164,14 +164,14 @@ def mean_of(rows_N: Sequence[RankReports]) -> RankReports:
     return RankReports(report_WF, rows_N[-1].features)
 
 
-def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed: float | Array) -> Array:
+def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed_seconds: float | Array) -> Array:
     """Return the seconds that workers would have taken for their shares, in place of their work, ``[W]``.
 
     >>> at_shares(np.array([1.0, 2.1]), np.array([9.0, 20.0]), np.array([10.0, 10.0]), fixed=0.1).round(2)
     array([1.1, 1.1])
     """
     # leave at least 5% for the samples: too large a fixed part would leave none
-    fixed_W = np.minimum(fixed, 0.95 * seconds_W)
+    fixed_W = np.minimum(fixed_seconds, 0.95 * seconds_W)
     with np.errstate(invalid="ignore", divide="ignore"):
         seconds: Array = fixed_W + (seconds_W - fixed_W) * (shares_W / work_W)
     return seconds

@@ -136,7 +136,7 @@ class EpochSampler:
         return sum(map(len, self._returned)) + fresh
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """True if every sample of every epoch has been applied."""
         return self.epochs is not None and self.applied == self.samples * self.epochs
 
@@ -148,9 +148,9 @@ class EpochSampler:
             epoch += 1
         return epoch
 
-    def state_dict(self, held: Sequence[SampleBatch] = ()) -> dict[str, NDArray[Any]]:
-        """Return the state; samples in ``held``, which workers hold, are drawn again when it is resumed."""
-        back = [*self._returned, *held]
+    def state_dict(self, held_batches: Sequence[SampleBatch] = ()) -> dict[str, NDArray[Any]]:
+        """Return the state; samples in ``held_batches``, which workers hold, are drawn again when it is resumed."""
+        back = [*self._returned, *held_batches]
         returned = _joined(back)
         return {
             "size": np.array([self.samples, self.seed, -1 if self.epochs is None else self.epochs]),

@@ -28,9 +28,9 @@ class SizingInputs:
     """Smoothed, in versions; NaN where a worker has not pushed yet."""
     speed: Array
     """Forecast speeds, in samples/s; all alike without a forecast."""
-    known: Mask
+    has_reports: Mask
     """Whether the forecast rests on a report."""
-    overhead: Array
+    overhead_seconds: Array
     """Time of a step besides computing, in seconds."""
     spread: Array
     """Relative standard deviation of the forecast speeds; infinite where it is not known."""
@@ -84,14 +84,14 @@ class ForecastSizing(Sizing):
 
     def sizes(self, inputs: SizingInputs) -> Sizes:
         sizes_W = np.full(len(inputs.sizes), self.first * inputs.batch)
-        if (known := inputs.known).any():
+        if (known := inputs.has_reports).any():
             speed_W, spread_W = inputs.speed[known], np.nan_to_num(inputs.spread[known], posinf=0.0)
             fastest = int(speed_W.argmax())
             # Speeds within one standard deviation of their ratio count as equal.
             unsure_W = np.hypot(spread_W, spread_W[fastest])
             slower_W = np.maximum(speed_W[fastest] / speed_W * np.exp(-unsure_W), 1.0)
             sizes_W[known] = inputs.batch / _affordable_divisors(
-                slower_W, inputs.batch / speed_W, inputs.overhead[known]
+                slower_W, inputs.batch / speed_W, inputs.overhead_seconds[known]
             )
         # Rounded up, as a part of a sample is not worth its communication; but not for the sake of a last digit.
         return np.clip(np.ceil(sizes_W * (1 - 1e-9)), 1, inputs.batch).astype(np.int64)
@@ -133,7 +133,9 @@ class BalancedSizing(Sizing):
 
     def sizes(self, inputs: SizingInputs) -> Sizes:
         workers = len(inputs.sizes)
-        return split(Curves.from_speed(inputs.speed), inputs.batch * workers, lower=1, comm=inputs.overhead).sizes
+        return split(
+            Curves.from_speed(inputs.speed), inputs.batch * workers, lower=1, comm=inputs.overhead_seconds
+        ).sizes
 
 
 def _affordable_divisors(slower_W: Array, full_W: Array, comm_W: Array) -> Array:
@@ -164,8 +166,8 @@ def _affordable_divisors(slower_W: Array, full_W: Array, comm_W: Array) -> Array
 class Compensation:
     """Corrects a gradient for the change of the parameters since it was pulled; without a state, unless overridden."""
 
-    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
-        """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled``.
+    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled_parameters: Vector) -> Vector:
+        """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled_parameters``.
 
         One that overflows is not applied, and must not change the state.
         """
@@ -192,8 +194,8 @@ class ConstantCompensation(Compensation):
         if not self.strength >= 0:
             raise ValueError(f"strength must be 0 or more, got {self.strength}")
 
-    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
-        change_P: Vector = self.strength * gradient * gradient * (parameters - pulled)
+    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled_parameters: Vector) -> Vector:
+        change_P: Vector = self.strength * gradient * gradient * (parameters - pulled_parameters)
         return gradient + change_P
 
 
@@ -222,12 +224,12 @@ class AdaptiveCompensation(Compensation):
         if not 0 <= self.memory < 1:
             raise ValueError(f"memory must lie in [0, 1), got {self.memory}")
 
-    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled_parameters: Vector) -> Vector:
         square_P: Vector = gradient * gradient
         mean_P: Vector = (1 - self.memory) * square_P
         if worker in self._squares:
             mean_P += self.memory * self._squares[worker]
-        change_P: Vector = self.strength / np.sqrt(mean_P + 1e-10) * square_P * (parameters - pulled)
+        change_P: Vector = self.strength / np.sqrt(mean_P + 1e-10) * square_P * (parameters - pulled_parameters)
         compensated_P: Vector = gradient + change_P
         if is_finite(compensated_P):
             self._squares[worker] = mean_P
@@ -343,18 +345,18 @@ class SlackRangeGate(Gate):
     def may_start(self, member: Member, fleet: Workers) -> bool:
         return member.extra_steps > 0 or member.clock <= fleet.slowest.clock + self.low
 
-    def _choose_extra_steps(self, fast: Member, slow: Member) -> int:
+    def _choose_extra_steps(self, fast: Member, slowest: Member) -> int:
         """Return the number of extra steps after which the wait for the slowest's next push is shortest."""
-        if len(fast.push_times) < 2 or len(slow.push_times) < 2:
+        if len(fast.push_times) < 2 or len(slowest.push_times) < 2:
             return 0
-        pace, slow_pace = fast.push_times[1] - fast.push_times[0], slow.push_times[1] - slow.push_times[0]
+        pace, slow_pace = fast.push_times[1] - fast.push_times[0], slowest.push_times[1] - slowest.push_times[0]
         if not (pace > 0 and slow_pace > 0):  # no times were given
             return 0
 
         def wait(extra: int) -> float:
             ready = fast.push_times[1] + extra * pace
-            pushes = max(math.ceil((ready - slow.push_times[1]) / slow_pace - 1e-9), 1)
-            return slow.push_times[1] + pushes * slow_pace - ready
+            pushes = max(math.ceil((ready - slowest.push_times[1]) / slow_pace - 1e-9), 1)
+            return slowest.push_times[1] + pushes * slow_pace - ready
 
         return min(range(self.high - self.low + 1), key=wait)
 

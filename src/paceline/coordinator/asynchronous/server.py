@@ -424,9 +424,9 @@ class Server:
         return len(self._gathered.pushes)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """True if every sample of every epoch has been applied."""
-        return self.sampler.finished
+        return self.sampler.is_finished
 
     @property
     def staleness(self) -> Array:
@@ -588,6 +588,6 @@ class Server:
         for member in stale:
             assert member.step is not None
             # The mean number of pushes of a worker in the step's time.
-            self.fleet.lost_steps += (self.fleet.pushes - member.step.began) / len(self.fleet)
+            self.fleet.lost_steps += (self.fleet.pushes - member.step.fleet_pushes) / len(self.fleet)
             self._end_step(member, Outcome.ABANDONED)
         return tuple(member.name for member in stale)

@@ -30,15 +30,15 @@ class ParameterStore:
         self.parameters = parameters.copy() if copy else parameters
         self.optimizer = optimizer
         self._compensation = deepcopy(compensation)  # its state is this server's alone
-        self._pulled: dict[int, Vector] = {}
-        self._new: tuple[Vector, float] | None = None
+        self._pulled_parameters: dict[int, Vector] = {}
+        self._pending_gradient: tuple[Vector, float] | None = None
         self._sum_P: Vector | None = None
         self._weight = 0.0
 
     def view_for_step(self, ticket: int) -> Vector:
         """Return the parameters for a step, ``[P]``: a read-only view, which the next update changes."""
         if self._compensation is not None:
-            self._pulled[ticket] = self.parameters.copy()
+            self._pulled_parameters[ticket] = self.parameters.copy()
         view_P = self.parameters.view()
         view_P.flags.writeable = False
         return view_P
@@ -52,28 +52,30 @@ class ParameterStore:
         gradient = gradient.astype(np.result_type(gradient, self.parameters), copy=False)
         if self._compensation is not None:
             with np.errstate(over="ignore", invalid="ignore"):  # refused in a sentence, not warned about
-                gradient = self._compensation.compensate(worker, gradient, self.parameters, self._pulled[ticket])
+                gradient = self._compensation.compensate(
+                    worker, gradient, self.parameters, self._pulled_parameters[ticket]
+                )
             if not is_finite(gradient):
                 return "it overflows when its delay is compensated"
         self.forget(ticket)
-        self._new = gradient, weight
+        self._pending_gradient = gradient, weight
         return ""
 
     def accumulate(self) -> None:
         """Add the latest gradient to the sum, because the caller reuses its memory."""
-        if self._new is None:
+        if self._pending_gradient is None:
             return
-        gradient, weight = self._new
+        gradient, weight = self._pending_gradient
         if self._sum_P is None:
             self._sum_P = np.zeros_like(gradient)
         self._sum_P += weight * gradient
         self._weight += weight
-        self._new = None
+        self._pending_gradient = None
 
     def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
         """Take an optimizer step along the weighted mean of the gathered gradients, times a scale."""
-        if self._new is not None and not self._weight:
-            mean_P = self._new[0]  # the only one: there is nothing to add up
+        if self._pending_gradient is not None and not self._weight:
+            mean_P = self._pending_gradient[0]  # the only one: there is nothing to add up
         else:
             self.accumulate()
             assert self._sum_P is not None
@@ -87,7 +89,7 @@ class ParameterStore:
 
     def forget(self, ticket: int) -> None:
         """Drop the parameters stored for a step that will not be applied."""
-        self._pulled.pop(ticket, None)
+        self._pulled_parameters.pop(ticket, None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, and the states of the optimizer and the compensation."""
@@ -108,10 +110,10 @@ class ParameterStore:
             self._compensation.load_state_dict(substate(state, "compensation"))
         self.parameters[:] = state["parameters"]  # in place: an optimizer may hold the same array
         self._clear()
-        self._pulled = {}
+        self._pulled_parameters = {}
 
     def _clear(self) -> None:
-        self._new, self._weight = None, 0.0
+        self._pending_gradient, self._weight = None, 0.0
         if self._sum_P is not None:
             self._sum_P.fill(0.0)
 

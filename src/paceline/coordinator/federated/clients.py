@@ -396,11 +396,11 @@ def learn_from_replies(
     columns["fits"][ran_out] = np.minimum(columns["fits"][ran_out], np.maximum(0.8 * size_W[report.out_of_memory], 1.0))
 
 
-def plausible_speeds(report: RoundReport, typical: float, max_speed_ratio: float) -> Mask:
+def plausible_speeds(report: RoundReport, typical_speed: float, max_speed_ratio: float) -> Mask:
     """Return which speeds are plausible, ``[W]``: near those of others, and within the time that the server saw pass.
 
-    Where the server measured the round trip, any slowness within it is accepted. ``typical`` is the mean speed of all
-    clients so far, NaN before any report, and ``max_speed_ratio`` the largest factor between a speed and that.
+    Where the server measured the round trip, any slowness within it is accepted. ``typical_speed`` is the mean speed of
+    all clients so far, NaN before any report, and ``max_speed_ratio`` the largest factor between a speed and that.
     """
     speed_W = report.speed
     usable_W = np.isfinite(speed_W)
@@ -408,11 +408,11 @@ def plausible_speeds(report: RoundReport, typical: float, max_speed_ratio: float
         return usable_W
     with np.errstate(invalid="ignore"):
         usable_W &= ~(report.seconds > _max_elapsed_seconds(report))
-    if math.isnan(typical):
+    if math.isnan(typical_speed):
         # The lower of two medians: of two clients that disagree the faster is the one to doubt.
         known_W = np.sort(speed_W[np.isfinite(speed_W)])
-        typical = float(known_W[(len(known_W) - 1) // 2])
-    ratio_W = np.where(usable_W, speed_W, typical) / typical
+        typical_speed = float(known_W[(len(known_W) - 1) // 2])
+    ratio_W = np.where(usable_W, speed_W, typical_speed) / typical_speed
     # A stalled client may be as slow as it likes, if the server saw that time pass.
     confirmed_W = np.isfinite(report.elapsed) | (ratio_W >= 1.0 / max_speed_ratio)
     accepted_W: Mask = usable_W & (ratio_W <= max_speed_ratio) & confirmed_W

@@ -21,7 +21,7 @@ class ClientStopwatch:
     def __init__(self, batch_size: int, local_steps: int, data: float, memory: float, device: str) -> None:
         self.batch_size, self.local_steps = batch_size, local_steps
         self.data, self.memory, self.device = data, memory, device
-        self._began = CLOCK()
+        self._start_time = CLOCK()
 
     def stop(self, *, samples: int | None = None) -> Any:
         """Return the record to put into the reply's content, under any name of its own.
@@ -36,7 +36,7 @@ class ClientStopwatch:
         require("flwr", needed_by="Stopwatch.stop", extra="flower")
         from flwr.app import ConfigRecord  # pyright: ignore[reportMissingImports]
 
-        seconds = CLOCK() - self._began
+        seconds = CLOCK() - self._start_time
         done = self._assigned_samples() if samples is None else float(samples)
         known = {"samples": done, "data": self.data, "memory": self.memory}
         amounts = {name: value for name, value in known.items() if math.isfinite(value)}

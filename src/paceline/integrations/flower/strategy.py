@@ -190,9 +190,9 @@ class BalancedStrategy:
         self.plan: RoundPlan | None = None
         self.on_iteration: list[Callable[[Iteration], None]] = []
         self._grid: TimedGrid | None = None
-        self._deployed = False
+        self._is_deployed = False
         self._round_began = 0.0
-        self._warned: set[str] = set()
+        self._warned_clients: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         """Return what only the wrapped strategy has, such as ``fraction_train``."""
@@ -207,7 +207,7 @@ class BalancedStrategy:
         from flwr.serverapp.strategy import Strategy  # pyright: ignore[reportMissingImports]
 
         self._grid = TimedGrid(grid, self.options.get("deadline"))
-        self._deployed = "InMemory" not in type(grid).__name__
+        self._is_deployed = "InMemory" not in type(grid).__name__
         return Strategy.start(self, self._grid, initial_arrays, num_rounds, timeout, **options)
 
     def summary(self) -> None:
@@ -287,7 +287,7 @@ class BalancedStrategy:
     def _learn(self, balancer: FederatedBalancer, plan: RoundPlan, messages: list[Any]) -> None:
         replies = first_replies(plan, messages)
         self._join_clients(balancer, replies)
-        elapsed = self._grid.elapsed if self._grid is not None and self._deployed else None
+        elapsed = self._grid.elapsed if self._grid is not None and self._is_deployed else None
         waited = time.monotonic() - self._round_began
         report = RoundReport(
             clients=[reply.client for reply in replies],
@@ -326,8 +326,8 @@ class BalancedStrategy:
             )
 
     def _warn_once(self, topic: str, sentence: str) -> None:
-        if topic not in self._warned:
-            self._warned.add(topic)
+        if topic not in self._warned_clients:
+            self._warned_clients.add(topic)
             logger.warning("%s.", sentence)
 
 

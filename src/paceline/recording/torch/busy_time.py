@@ -165,8 +165,8 @@ class _Load:
 
     begin: Any
     end: Any = None
-    waited: float = 0.0  # seconds of it in which the rank waited for its loading processes
-    ahead: float = 0.0  # seconds that they took for the batch, divided by their number
+    waited_seconds: float = 0.0  # seconds of it in which the rank waited for its loading processes
+    processes_seconds: float = 0.0  # seconds that they took for the batch, divided by their number
 
 
 @dataclass(eq=False, slots=True)
@@ -253,7 +253,7 @@ class BusyTimer:
         self._lap = _Lap(begin=None, waits=[])  # the time before the first batch is setup, not part of a step
         self._finished_laps: deque[_Lap] = deque()
         self._load: _Load | None = None
-        self._loaded: deque[tuple[int, _Load | None]] = deque(maxlen=64)
+        self._loaded_batches: deque[tuple[int, _Load | None]] = deque(maxlen=64)
         self._open_wait: _Wait | None = None
         self._depth = 0
         self._exchange: _Wait | None = None
@@ -261,8 +261,8 @@ class BusyTimer:
         self._step_end = _StepEnd()
         self._samples = 0  # of the last lap that was reported
         # Samples, between steps and in all, of the last usual lap.
-        self._regular: tuple[int, float, float] | None = None
-        self._paused = False
+        self._usual_lap: tuple[int, float, float] | None = None
+        self._was_paused = False
         self.features: tuple[float, ...] = ()  # of the last report's samples, summed; empty where nobody said
         self.next_refresh = math.inf if allowance is None else 0.0  # when to read the quota again, by time.perf_counter
 
@@ -276,19 +276,23 @@ class BusyTimer:
         self._load = _Load(mark)
         lap.loads.append(self._load)
 
-    def load_ends(self, waited: float = 0.0, ahead: float = 0.0) -> None:
+    def load_ends(self, waited_seconds: float = 0.0, processes_seconds: float = 0.0) -> None:
         """Note that the batch is there, and how long its loading processes were waited for, and took ahead, each."""
         if self._load is not None:
-            self._load.end, self._load.waited, self._load.ahead = self._marks.mark(), waited, ahead
+            self._load.end, self._load.waited_seconds, self._load.processes_seconds = (
+                self._marks.mark(),
+                waited_seconds,
+                processes_seconds,
+            )
 
     def batch(self, samples: int) -> None:
         """Note a batch that the loop is given, or a micro-batch; the first takes the time of loading."""
-        self._loaded.append((samples, self._load))
+        self._loaded_batches.append((samples, self._load))
         self._load = None
 
     def forget_batches(self) -> None:
         """Forget the batches that the loop was given and has not computed: their loop is over."""
-        self._loaded.clear()
+        self._loaded_batches.clear()
 
     def forward(self, samples: int, *, in_report: bool = True, features: tuple[float, ...] = ()) -> None:
         """Note that a forward pass over a new batch begins: the step's first, or a further micro-batch.
@@ -301,12 +305,12 @@ class BusyTimer:
             lap.waits_before, lap.loads_before = (lap.waits_before[0], len(lap.waits)), len(lap.loads)
             if lap.begin is None:
                 lap.begin, lap.cpu_begin = lap.forward, self._read_cpu()
-        for place, (loaded, load) in enumerate(self._loaded):
+        for place, (loaded, load) in enumerate(self._loaded_batches):
             if loaded == samples:  # those before it were skipped
                 if load is not None:
                     lap.batches.append(load)
                 for _ in range(place + 1):
-                    self._loaded.popleft()
+                    self._loaded_batches.popleft()
                 break
         lap.samples += samples
         lap.micro_batches += 1
@@ -398,7 +402,7 @@ class BusyTimer:
         end = self._seconds_between(lap.begin, lap.fetch) - self._waiting_seconds(lap.begin, lap.waits[:before_fetch])
         local = 0.0
         for load in lap.batches:
-            local += (took := self._seconds_between(load.begin, load.end)) - min(took, load.waited)
+            local += (took := self._seconds_between(load.begin, load.end)) - min(took, load.waited_seconds)
         seconds = total + local - between
         regular = self._without_pause(between, seconds, max(lap.samples, self._samples))
         if regular < between:
@@ -414,24 +418,24 @@ class BusyTimer:
                     lap.in_report = False
                 self._step_end.learn(self._samples, end)
             seconds += between - self._step_end.seconds + self._step_end.after(lap.samples)
-            self._regular = min(lap.samples, self._samples or lap.samples), between, seconds
+            self._usual_lap = min(lap.samples, self._samples or lap.samples), between, seconds
         self._samples = lap.samples
-        seconds = max(seconds * self._quota_factor(total, lap), sum(load.ahead for load in lap.batches))
+        seconds = max(seconds * self._quota_factor(total, lap), sum(load.processes_seconds for load in lap.batches))
         return max(seconds, 0.0)
 
-    def _without_pause(self, between: float, rest: float, samples: int) -> float:
+    def _without_pause(self, between_seconds: float, rest_seconds: float, samples: int) -> float:
         """Return the time between two steps without a pause: longer than the usual, for once, by a good part of a lap.
 
         What is as long in the next lap too is no pause, but slow.
         """
-        if self._regular is None:
-            return between
-        regular_samples, regular, lap = self._regular
+        if self._usual_lap is None:
+            return between_seconds
+        regular_samples, regular, lap = self._usual_lap
         scale = max(samples / regular_samples, 1.0)
         # a longer time between steps is a pause, unless the next lap's is as long
-        pauses = between > regular * scale + 0.5 * max(lap * scale, rest)
-        self._paused, was_paused = pauses, self._paused
-        return regular * scale if pauses and not was_paused else between
+        pauses = between_seconds > regular * scale + 0.5 * max(lap * scale, rest_seconds)
+        self._was_paused, was_paused = pauses, self._was_paused
+        return regular * scale if pauses and not was_paused else between_seconds
 
     def _quota_factor(self, seconds: float, lap: _Lap) -> float:
         """Return by what factor a lap takes longer under the current quota: it may have used a budget saved before."""
@@ -471,8 +475,8 @@ class BusyTimer:
         return took
 
 
-def add_rows(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
+def add_rows(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:
     """Return the elementwise sum of two rows of numbers; either may be empty."""
-    if not one or not other:
-        return one or other
-    return tuple(a + b for a, b in zip(one, other, strict=True))
+    if not first or not second:
+        return first or second
+    return tuple(a + b for a, b in zip(first, second, strict=True))

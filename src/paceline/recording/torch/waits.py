@@ -165,7 +165,7 @@ class FSDPWaits:
 
     def __init__(self, model: torch.nn.Module, listener: WaitListener) -> None:
         self._begins, self._ends = listener.wait_begins, listener.wait_ends
-        self._queued = False
+        self._is_callback_queued = False
         kind = getattr(torch.distributed.fsdp, "FSDPModule", ())
         self._handles = [
             handle
@@ -204,8 +204,8 @@ class FSDPWaits:
                 tensor.grad_fn.register_prehook(self._after_backward)
 
     def _before_backward(self, _: Any) -> None:
-        if not self._queued:  # before FSDP2's own callback, in which it waits for the last gradients
-            self._queued = True
+        if not self._is_callback_queued:  # before FSDP2's own callback, in which it waits for the last gradients
+            self._is_callback_queued = True
             queue_callback(self._before_last)
         self._begins()
 
@@ -217,7 +217,7 @@ class FSDPWaits:
         queue_callback(self._after_last)  # behind those of all modules: they are queued by now
 
     def _after_last(self) -> None:
-        self._queued = False
+        self._is_callback_queued = False
         self._ends()
 
 

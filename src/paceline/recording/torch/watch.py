@@ -185,10 +185,10 @@ class Watch:
         recorder.phases, recorder.wait_in_comm = PHASES, True
         self.model, self.recorder = model, recorder
         self._marks: Any = choose_marks(model)
-        self._current: _Iteration | None = None
+        self._current_iteration: _Iteration | None = None
         self._forward: Any = None
         self._last_end: Any = None
-        self._pending: deque[_Iteration] = deque()
+        self._pending_iterations: deque[_Iteration] = deque()
         self._exchange: list[Any] | None = None
         self._wait: list[Any] | None = None
         self._depth = 0
@@ -225,10 +225,10 @@ class Watch:
         if self._waits is not None:
             self._waits.close()
         self._stop_listening()
-        if self._pending:
-            self._marks.wait(self._pending[-1].end)
-        while self._pending:
-            self._write(self._pending.popleft())
+        if self._pending_iterations:
+            self._marks.wait(self._pending_iterations[-1].end)
+        while self._pending_iterations:
+            self._write(self._pending_iterations.popleft())
 
     def is_of_model(self, optimizer: Any) -> bool:
         """Return whether this optimizer's steps end an iteration."""
@@ -241,20 +241,22 @@ class Watch:
         """Note that a forward pass with these arguments begins; the first after a step starts an iteration."""
         if not (module.training and self._grad_enabled()):
             return
-        if self._current is None:
+        if self._current_iteration is None:
             self._time_exchanges()
-            self._current = _Iteration(self.recorder.begin(), self._marks.mark(), self._last_end, self._waits_between)
+            self._current_iteration = _Iteration(
+                self.recorder.begin(), self._marks.mark(), self._last_end, self._waits_between
+            )
             self._waits_between = []
-        self._current.samples += self._samples(args, kwargs)
+        self._current_iteration.samples += self._samples(args, kwargs)
         # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
-        self._current.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
-        self._current.work += self._work(args, kwargs)
+        self._current_iteration.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
+        self._current_iteration.work += self._work(args, kwargs)
         self._forward = self._marks.mark()
 
     def after_forward(self, module: Any, args: Any, output: Any) -> None:
         """Note that a forward pass is over."""
-        if self._current is not None and self._forward is not None:
-            self._current.forward.append((self._forward, self._marks.mark()))
+        if self._current_iteration is not None and self._forward is not None:
+            self._current_iteration.forward.append((self._forward, self._marks.mark()))
             self._forward = None
 
     def wait_begins(self) -> None:
@@ -263,10 +265,12 @@ class Watch:
         if self._depth > 1:
             return
         self._wait = [self._marks.mark()]
-        if self._current is None:
+        if self._current_iteration is None:
             self._waits_between.append(self._wait)
         else:
-            (self._current.waits_after if self._forward is None else self._current.waits_forward).append(self._wait)
+            (
+                self._current_iteration.waits_after if self._forward is None else self._current_iteration.waits_forward
+            ).append(self._wait)
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over."""
@@ -277,19 +281,23 @@ class Watch:
 
     def before_step(self, optimizer: Any, *args: Any) -> None:
         """Note that all gradients are ready and an optimizer begins its step; a step may call that of another class."""
-        if self.is_of_model(optimizer) and self._current is not None and self._current.stepping is None:
-            self._current.stepping = self._marks.mark()
+        if (
+            self.is_of_model(optimizer)
+            and self._current_iteration is not None
+            and self._current_iteration.stepping is None
+        ):
+            self._current_iteration.stepping = self._marks.mark()
 
     def after_step(self, optimizer: Any, *args: Any) -> None:
         """Note that the optimizer's step, and with it the iteration, is over; write those whose times are known."""
-        if not self.is_of_model(optimizer) or self._current is None:
+        if not self.is_of_model(optimizer) or self._current_iteration is None:
             return
-        iteration, self._current, self._exchange = self._current, None, None
+        iteration, self._current_iteration, self._exchange = self._current_iteration, None, None
         iteration.end = self._last_end = self._marks.mark()
-        self._pending.append(iteration)
+        self._pending_iterations.append(iteration)
         # In order, and only iterations that the device has passed: waiting for it would slow the training down.
-        while self._pending and self._marks.has_passed(self._pending[0].end):
-            self._write(self._pending.popleft())
+        while self._pending_iterations and self._marks.has_passed(self._pending_iterations[0].end):
+            self._write(self._pending_iterations.popleft())
 
     def timed(self, hook: CommHook) -> CommHook:
         """Return your own communication hook with marks; register it instead of the hook, before the first step."""
@@ -297,11 +305,11 @@ class Watch:
 
         @functools.wraps(hook)  # because torch checks the hook's signature
         def timed_hook(state: Any, bucket: Any) -> Any:
-            if self._current is None:
+            if self._current_iteration is None:
                 return hook(state, bucket)
             if self._exchange is None:
                 self._exchange = [None]
-                self._current.exchanges.append(self._exchange)
+                self._current_iteration.exchanges.append(self._exchange)
             marked = self._exchange
             if bucket.is_last():
                 marked[0], self._exchange = self._marks.mark(), None
@@ -309,9 +317,9 @@ class Watch:
 
         return timed_hook
 
-    def _mark_done(self, marked: list[Any], future: Any) -> Any:
+    def _mark_done(self, iterations: list[Any], future: Any) -> Any:
         result = future.value()
-        marked.append(self._marks.mark())
+        iterations.append(self._marks.mark())
         return result
 
     def _time_exchanges(self) -> None:
