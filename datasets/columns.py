@@ -301,7 +301,7 @@ class ColumnMapping:
         counts.drop_rows("rows without a time", (~timed_N).sum())
         table, time_N = table[timed_N], time_N[timed_N]
         if not len(table):
-            raise ValueError("no row has a time")
+            raise ValueError("no row has a time: check the column that start names")
         # A clock that is a thousandth of a period late stays in its own.
         table = table.assign(iteration=np.floor((time_N - time_N.min()) / period + 1e-3))
         key = ["worker", "iteration"]

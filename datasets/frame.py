@@ -141,7 +141,7 @@ def frame_to_panels(frame: pd.DataFrame) -> dict[str, Any]:
         again = frame.iloc[int(first[np.argmax(count > 1)])]
         raise ValueError(
             f"worker {again['worker']!s} reports iteration {int(again['iteration'])} more than once; "
-            "each pair (worker, iteration) may have only one row"
+            "each pair (worker, iteration) may have only one row: keep one of them"
         )
     empty = iterations - len(np.unique(row_N))
 

@@ -63,7 +63,7 @@ def speed_from_usage(
     'speed = 100 samples/s x min(1, max(100 - cpu, 5) / 50)'
     """
     if np.isfinite(trace.speed).any():
-        raise ValueError(f"trace {trace.name!r} has measured speeds, which are not replaced")
+        raise ValueError(f"trace {trace.name!r} has measured speeds, which are not replaced: use it as it is")
     if covariate not in trace.covariate_names or trace.covariates is None:
         raise ValueError(f"trace {trace.name!r} has no covariate {covariate!r}; it has {list(trace.covariate_names)}")
     if not 0 < minimum <= needed <= capacity < np.inf:

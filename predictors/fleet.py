@@ -310,7 +310,7 @@ class FleetPredictor(Params):
         if self.workers and saved != set(self.state):
             raise ValueError(
                 f"the state of {type(self).__name__}'s workers must hold {sorted(self.state)}, got {sorted(saved)}: "
-                "it was saved by another predictor"
+                "it was saved by another predictor: load it into one of that kind"
             )
         self.state = {name: self._load_array(state, f"rows/{name}", rows) for name, rows in self.state.items()}
         self.shared_state = {
@@ -323,7 +323,7 @@ class FleetPredictor(Params):
         if saved.shape != default.shape:
             raise ValueError(
                 f"state {name!r} must have the shape {default.shape}, got {saved.shape}: it was saved by "
-                f"{type(self).__name__} with another configuration"
+                f"{type(self).__name__} with other arguments: create this one with the same"
             )
         return saved.astype(default.dtype, order="F", copy=True)
 
@@ -334,7 +334,10 @@ class FleetPredictor(Params):
 
     def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         if state:
-            raise ValueError(f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(state)}")
+            raise ValueError(
+                f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(state)}: load it into "
+                "the predictor that was fitted"
+            )
 
     # -- guards --------------------------------------------------------------------------------------------------
 
@@ -389,7 +392,7 @@ class FleetPredictor(Params):
 
     def _validate_new_name(self, worker: str) -> str:
         if worker in self.workers:
-            raise ValueError(f"worker {worker!r} is already in the fleet")
+            raise ValueError(f"worker {worker!r} is already in the fleet: give a new one another name")
         return _validate_name(worker)
 
     def _require_fleet(self) -> None:

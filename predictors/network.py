@@ -171,7 +171,7 @@ def collect_windows(
             )
         more = ", ..." if total > 10 else ""
         shown = f"{list(summary.lengths[: 9 if more else 10])}{more}"
-        raise ValueError(f"traces of {shown} iterations are too short to fit")
+        raise ValueError(f"traces of {shown} iterations are too short to fit: use longer ones")
     return windows
 
 

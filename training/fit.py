@@ -173,7 +173,7 @@ def fit(
         )
         fit_with(fitted, source, fit_options)
         if device != "cpu" and "training" not in stages:
-            warnings.warn("device has no effect: only networks are trained on it", stacklevel=2)
+            warnings.warn("device has no effect, as only networks are trained on it: leave it out", stacklevel=2)
         if unknown := [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(summary.workers)):
             warnings.warn(
                 f"hold_out names workers {unknown[:5]}, which are in none of the traces: check their spelling",
@@ -197,7 +197,9 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
     other = [name for name in mine if name not in ("training", "pretrained") and repr(mine[name]) != repr(theirs[name])]
     if other:
         different = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
-        raise ValueError(f"start must have the predictor's own arguments, but it has {different}")
+        raise ValueError(
+            f"start must have the predictor's own arguments, but it has {different}: give the predictor those"
+        )
     fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learned/")})
 
 

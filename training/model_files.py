@@ -149,7 +149,9 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             f"{path}: not a complete model file (truncated, or another format): {_describe_error(error)}"
         ) from error
     if header is None:
-        raise ValueError(f"{path}: a safetensors file, but not one that paceline wrote")
+        raise ValueError(
+            f"{path}: a safetensors file, but not one that paceline wrote: name a file of save_model or paceline fit"
+        )
     return _parse_header(path, header), numbers
 
 
@@ -162,7 +164,9 @@ def _parse_header(path: Path, header: str) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: the model's header is not complete JSON: {_describe_error(error)}") from error
+        raise ValueError(
+            f"{path}: the model's header is not complete JSON ({_describe_error(error)}): fit the model again"
+        ) from error
     version = about.get("format_version") if isinstance(about, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(

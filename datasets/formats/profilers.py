@@ -84,7 +84,7 @@ def _iter_blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterat
     if block:
         yield block
     elif block is None:
-        raise ValueError(f"{path}: has no times across ranks")
+        raise ValueError(f"{path}: has no times across ranks: log with --timing-log-option all")
 
 
 # --- Steps of each rank in what torch.profiler exports, without the time for which only collectives ran.

@@ -47,7 +47,7 @@ def test_planted_slow_worker_is_found(workers, iterations, factor, seed, data):
     slow, at = data.draw(st.integers(0, workers - 1)), data.draw(st.integers(0, iterations - 25))
     first = slow_workers(slowed_speeds(workers, iterations, slow, at, factor, seed))[0]
     assert (first.worker, first.is_ongoing, first.last_iteration) == (slow, True, iterations - 1)
-    assert abs(first.first - at) <= 9
+    assert abs(first.first_iteration - at) <= 9
     assert first.speed == pytest.approx(factor, rel=0.05)
 
 

@@ -49,7 +49,8 @@ def record(
     if recorded.trace is None:
         raise RuntimeError(
             f"no iteration was recorded: {command[0]} ended with status {recorded.status}, and no process with a RANK "
-            "took more than one step of torch.optim in a torch.distributed job"
+            "took more than one step of torch.optim in a torch.distributed job: start the script with torchrun, as in: "
+            "paceline record -- torchrun --nproc-per-node 2 train.py"
         )
     workers = len(recorded.trace.workers)
     err.print(f"{path}: {len(recorded.trace)} iterations of {workers} workers; status {recorded.status}")

@@ -292,7 +292,10 @@ class Service:
 
     def _raise_if_failed(self) -> None:
         if self._failure is not None:
-            raise RuntimeError(f"the server has failed: {self._failure!r}") from self._failure
+            raise RuntimeError(
+                f"the server has failed: {self._failure!r}; mend that and start the job again: with checkpoint= it "
+                "goes on from the last one"
+            ) from self._failure
 
 
 def _copy_row(row: Vector, into: Vector | None) -> Vector:

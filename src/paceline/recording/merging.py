@@ -99,7 +99,7 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     files = _read_sound_files(paths)
     names = _unique_names(header.get("phases", []) for header, _ in files)
     if not names:
-        raise ValueError(f"worker {files[0][0]['worker']} recorded no phases; an adapter such as `watch` records them")
+        raise ValueError(f"worker {files[0][0]['worker']} recorded no phases: record with an adapter such as `watch`")
     frames = []
     for header, rows in files:
         frame = pd.DataFrame(rows, columns=header["columns"]).astype({"iteration": int})
@@ -176,7 +176,7 @@ def _read_file(path: Path) -> tuple[dict[str, Any], NDArray[np.float64], list[st
     """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     if not lines:
-        raise ValueError(f"{path} holds no header: nothing was recorded in it")
+        raise ValueError(f"{path} holds no header, as nothing was recorded in it: leave the file out")
     header = _parse_line(path, 1, lines[0])
     if not _is_valid_header(header):
         raise ValueError(f"{path}, line 1: expected the header of a record with schema version {SCHEMA_VERSION}")
@@ -187,7 +187,7 @@ def _read_file(path: Path) -> tuple[dict[str, Any], NDArray[np.float64], list[st
             row_C = _parse_row(path, at, line, columns)
             # A repeated iteration would overwrite the first one in the panel without a word.
             if row_C[0] in rows:
-                raise ValueError(f"{path}: it holds an iteration twice")
+                raise ValueError(f"{path}: it holds an iteration twice: remove one of the two lines")
             if ((row_C < 0) & measured_C | np.isinf(row_C)).any():
                 raise ValueError(f"{path}, line {at}: a number is negative or infinite: {line[:80]!r}")
         except ValueError as error:

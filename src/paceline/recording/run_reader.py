@@ -391,7 +391,9 @@ def newest(path: str | Path) -> Path:
         return path
     files = sorted(path.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
     if not files:
-        raise FileNotFoundError(f"there is no .jsonl file in the folder {to_printable(str(path))}")
+        raise FileNotFoundError(
+            f"there is no .jsonl file in the folder {to_printable(str(path))}: name the file or folder of metrics=..."
+        )
     return files[-1]
 
 

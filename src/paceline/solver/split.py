@@ -326,7 +326,8 @@ def _require_feasible(low: Array, high: Array, multiples: int, step: int) -> Non
         i = int(np.argmax(low > high))
         raise ValueError(
             f"worker {i} must take at least {low[i] * step:.0f} samples (lower) and at most {high[i] * step:.0f} "
-            f"(upper and memory limit){rounded.rstrip(',')}: no batch size does both"
+            f"(upper and memory limit){rounded.rstrip(',')}, and no batch size does both: lower the "
+            "one or raise the other"
         )
 
 

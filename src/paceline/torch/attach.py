@@ -265,7 +265,7 @@ def _warn_of_unknown_bounds(policy: Policy, names: Sequence[str]) -> None:
     if unknown := sorted(set(bounds) - set(names)):
         warnings.warn(
             f"policy.lower or policy.upper bounds {unknown}, which are not among the workers {list(names)}: "
-            "these bounds have no effect",
+            "these bounds have no effect; check their spelling",
             BalanceWarning,
             stacklevel=3,  # where attach() is called
         )

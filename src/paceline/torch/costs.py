@@ -284,6 +284,6 @@ def _scale_features(features_NF: Array, *, zeros: bool = False) -> Array:
         minimum, largest = int(first_N.argmin()), int(first_N.argmax())
         raise ValueError(
             f"samples {minimum} and {largest} are too unequal for floating point, {first_N[minimum]:g} and "
-            f"{first_N[largest]:g}: are these numbers right?"
+            f"{first_N[largest]:g}: check these numbers and their unit"
         )
     return scaled_NF

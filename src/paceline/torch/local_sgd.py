@@ -157,7 +157,9 @@ class LocalSGD:
         dist.all_gather(rows, row)
         rows_WF = torch.stack(rows).cpu().double().numpy()
         if not rows_WF[:, 2].sum():
-            raise ValueError("no rank has a sample or token of weight in this round")
+            raise ValueError(
+                "no rank has a sample or token of weight in this round: pass merge() a count above 0 on one at least"
+            )
         self._average(tensors, float(rows_WF[self.loader.rank, 2] / rows_WF[:, 2].sum()))
         if self._outer is not None:
             self._step_outer(self._outer)

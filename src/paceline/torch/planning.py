@@ -116,7 +116,7 @@ class Planning:
             logger.warning(
                 "The ranks computed different sizes for iteration %d, so all ranks use rank 0's sizes until they agree "
                 "again. A few samples of that iteration may have been used twice or skipped; later iterations are not "
-                "affected. Are the ranks running on different hardware or library versions?",
+                "affected. Run all ranks on the same hardware and library versions.",
                 iteration,
             )
         self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))

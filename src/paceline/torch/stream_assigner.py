@@ -121,7 +121,8 @@ class StreamAssigner(Assigner):
             self._batch, self._read_ahead = self._batch + self._read_ahead, []
         if len(self._batch) < ranks:
             raise ValueError(
-                f"the stream has {len(self._batch)} samples, too few for {ranks} ranks: each rank needs at least one"
+                f"the stream has {len(self._batch)} samples, too few for {ranks} ranks, as each needs "
+                "at least one: use fewer ranks"
             )
         return self._batch
 

@@ -211,14 +211,20 @@ class Clients:
             raise ValueError(f"the state is incomplete, it has no {sorted(missing)}: load one of the same version")
         names = [str(name) for name in own["names"]]
         if wrong := [name for name in CLIENT_COLUMNS if len(own[name]) != len(names)]:
-            raise ValueError(f"the state must have one entry for each client in every column, but {wrong} do not")
+            raise ValueError(
+                f"the state must have one entry for each client in every column, but {wrong} do not: load "
+                "one of the same version"
+            )
         self._row = {name: row for row, name in enumerate(names)}
         self._devices = {str(device): index for index, device in enumerate(own["devices"])}
         self.columns = {name: np.array(own[name], dtype=kind) for name, (kind, _) in CLIENT_COLUMNS.items()}
         for part, predictor in self._predictors.items():
             predictor.load_state_dict(parts[part])
             if list(predictor.workers) != names:
-                raise ValueError(f"the state is incomplete: the predictor of {part} holds other clients")
+                raise ValueError(
+                    f"the state is incomplete: the predictor of {part} holds other clients: load one of the "
+                    "same version"
+                )
 
     def _cached_forecast(self, part: str) -> Forecast:
         """Return the forecast of all rows, made once a round."""
