@@ -20,8 +20,8 @@ def outcome(speed_up=1.5, half=0.1):
     setting = SimpleNamespace(contention="hogs", schemes=("auto",), global_batch=500)
     losses = {"equal": np.linspace(2, 1, 6), "auto": np.linspace(2, 1.2, 4)}
     row = SimpleNamespace(
-        scheme="auto", speed_up=speed_up, half_width=half, waiting=0.125, oracle=1.75, reached=0.9, overhead=2e-4,
-        changes=1.0, loss_gap=0.01,
+        scheme="auto", speed_up=speed_up, half_width=half, waiting_share=0.125, oracle=1.75, share_of_oracle=0.9,
+        overhead=2e-4, changes=1.0, loss_gap=0.01,
     )  # fmt: skip
     return SimpleNamespace(setting=setting, rows=[row], losses=losses.__getitem__)
 

@@ -13,7 +13,7 @@ from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
 from paceline.recording import read_run
 from paceline.report import evaluation_page, replay_page, run_page
-from paceline.report.drawing import shown
+from paceline.report.drawing import as_text
 from paceline.report.replay_page import jackknife
 from paceline.report.run_page import slow_workers
 
@@ -73,13 +73,13 @@ def test_run_verdict_states_its_numbers(tmp_path):
     assert verdict["Who is slow?"]["headline"] == "gpu2"
     assert "since iteration 60." in verdict["Who is slow?"]["text"]
     waits = verdict["What does waiting cost?"]
-    assert f": {shown(np.nansum(run.makespan[:, None] - run.seconds), 'seconds')}, summed over 4" in waits["text"]
+    assert f": {as_text(np.nansum(run.makespan[:, None] - run.seconds), 'seconds')}, summed over 4" in waits["text"]
     share = (run.makespan[:, None] - run.seconds).sum() / (4 * run.makespan.sum())
-    assert waits["headline"] == shown(share, "percent")
+    assert waits["headline"] == as_text(share, "percent")
     saved = verdict["What did balancing save?"]
     equal = run.of_fleet["equal_seconds"]
-    assert f": {shown(np.sum(equal - run.makespan), 'seconds')}, by {run.acted.sum()} changes of" in saved["text"]
-    assert saved["headline"] == shown(1 - run.makespan.sum() / equal.sum(), "percent")
+    assert f": {as_text(np.sum(equal - run.makespan), 'seconds')}, by {run.acted.sum()} changes of" in saved["text"]
+    assert saved["headline"] == as_text(1 - run.makespan.sum() / equal.sum(), "percent")
 
 
 @pytest.mark.slow
@@ -145,10 +145,10 @@ def test_the_verdict_of_a_replay_states_its_table(tmp_path):
     page = replay_page(replays, traces)
     table = replays.overall.set_index("scheme")
     verdict = verdict_of(page)
-    assert verdict["What does waiting cost?"]["headline"] == shown(
+    assert verdict["What does waiting cost?"]["headline"] == as_text(
         float(table.loc["equal batches", "waiting"]), "percent"
     )
-    assert verdict["What would balancing save?"]["headline"] == shown(float(table.loc["ewma", "speed-up"]), "times")
+    assert verdict["What would balancing save?"]["headline"] == as_text(float(table.loc["ewma", "speed-up"]), "times")
     per = replays.per_trace.query("scheme == 'ewma'")["speed-up"]
     assert f", {per.min():.2f}x to {per.max():.2f}x from job to job;" in verdict["What would balancing save?"]["text"]
     assert "In early" in verdict["Who is slow?"]["text"], "the job that gains most"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from paceline.cli.output import AsJson, err, out, working
+from paceline.cli.output import AsJson, err, out, show_activity
 
 
 def audit(
@@ -44,7 +44,7 @@ def audit(
         if keep is not None:
             keep.mkdir(parents=True)
             folder = keep.absolute()
-        show = closing.enter_context(working("the first run"))
+        show = closing.enter_context(show_activity("the first run"))
         launcher = Launcher(program, folder, timeout, report=show)
         verdict = Audit(launcher, steps=steps).verdict()
     if as_json:

@@ -18,7 +18,7 @@ from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.lab import DISTURBANCES, EQUAL, GLOBAL_BATCH, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
-from paceline.report.drawing import answer, shown
+from paceline.report.drawing import answer, as_text
 from paceline.report.page import ChartLine, lines, require_page, section, table
 from paceline.training import fit, save_model
 
@@ -72,7 +72,7 @@ def demo_page(replayed: Page, evaluated: Page, live: ExperimentOutcome | None) -
     if live is not None:
         sections.append(_live_section(live))
         row = live.rows[0]
-        speed_up, half = shown(row.speed_up, "times"), shown(row.half_width, "ratio")
+        speed_up, half = as_text(row.speed_up, "times"), as_text(row.half_width, "ratio")
         if abs(row.speed_up - 1.0) < row.half_width:
             text = f"{speed_up} ± {half} (95%) in a real training here, with two ranks: too noisy a machine to tell."
             found.append(answer("And for real?", "Not clear", text))

@@ -30,7 +30,7 @@ from paceline.cli.output import (
     out,
     print_frames,
     require_page,
-    working,
+    show_activity,
     write_page,
 )
 from paceline.cli.profile import profile
@@ -112,12 +112,12 @@ def evaluate(
 
     require_page(to_page)
     scored, models, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on, options)
-    with working(f"scoring {len(models)} predictors on {len(scored)} traces"):
+    with show_activity(f"scoring {len(models)} predictors on {len(scored)} traces"):
         board = leaderboard(models, scored, warmup=warmup)
     if to_page:
         from paceline.report import evaluation_page
 
-        with working(f"forecasting once more with {board.overall['predictor'][0]}"):
+        with show_activity(f"forecasting once more with {board.overall['predictor'][0]}"):
             page = evaluation_page(
                 board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=command_line()
             )
@@ -150,7 +150,7 @@ def replay(
     scored, models, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on, options)
     schemes = {name: Balanced(model) for name, model in models.items()}
     done: dict[str, Replay] = {}  # trace by trace, as replay_all does, to show how far it is
-    with working("replaying") as update:
+    with show_activity("replaying") as update:
         for name, trace in traces_by_name(scored).items():
             update(f"replaying {name}, {len(done)} of {len(scored)} traces done")
             done[name] = replay_trace(schemes, trace, global_batch=batch, warmup=warmup)
@@ -250,7 +250,7 @@ def _traces_and_models(
     models: dict[str, FleetPredictor] = {}
     missing: dict[str, ImportError] = {}
     for text in texts:
-        with working(f"fitting {text}") as update:
+        with show_activity(f"fitting {text}") as update:
             model = sources.predictor(text)
             try:
                 # Covariates that no trace has would silently change nothing.

@@ -70,7 +70,7 @@ ToPage = Annotated[Path | None, typer.Option("--report", help="The .html page to
 
 
 @contextmanager
-def working(activity: str) -> Iterator[Callable[[str], None]]:
+def show_activity(activity: str) -> Iterator[Callable[[str], None]]:
     """Show what is being done while it lasts: a spinner on a terminal, elsewhere a line every ten seconds.
 
     Yields a function to call with further words.

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from paceline._files import require_writable
-from paceline.cli.output import out, working
+from paceline.cli.output import out, show_activity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ def profile(
     if target.suffix != ".csv":
         raise ValueError(f"--out must end in .csv, got {target}")
     require_writable(target)
-    with working("measuring") as show:
+    with show_activity("measuring") as show:
         measured = profiling.profile(
             make_step,
             chosen,

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from paceline._text import to_printable
-from paceline.cli.output import AsJson, Options, out, working
+from paceline.cli.output import AsJson, Options, out, show_activity
 
 if TYPE_CHECKING:
     from paceline.eval.simulate import Simulation
@@ -52,7 +52,7 @@ def simulate(
     sources = [one for one in (source, speeds, profiles) if one]
     if len(sources) != 1:
         raise ValueError("simulate takes one of a source, --speeds and --profile: name a trace, a log or speeds")
-    with working("replaying"):
+    with show_activity("replaying"):
         found = (
             _of_speeds(speeds, batch, noise)
             if speeds
@@ -64,7 +64,7 @@ def simulate(
         print(json.dumps([{"job": name, **one.to_dict()} for name, one in found]))
         return
     for name, one in found:
-        for line in (*([f"{name}:"] if len(found) > 1 else []), *one.sentences, *_next(one)):
+        for line in (*([f"{name}:"] if len(found) > 1 else []), *one.sentences, *_next_commands(one)):
             out.print(escape(to_printable(line)), highlight=False, soft_wrap=True)
 
 
@@ -105,7 +105,7 @@ def _of_profiles(profiles: list[str], batch: int | None, noise: float) -> list[t
     return [("profiles", from_profiles(counts, global_batch=batch, noise=noise))]
 
 
-def _next(found: Simulation) -> list[str]:
+def _next_commands(found: Simulation) -> list[str]:
     if found.needs_probe:
         command = found.command or "<your command>"
         return [f"Next: a short run with batches of two sizes tells: paceline record --probe -- {command}"]

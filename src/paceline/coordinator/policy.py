@@ -79,9 +79,9 @@ class Policy:
             _require(name, bounds, all(bound >= 0 for bound in each), "be 0 samples or more")
 
 
-def _require(name: str, value: object, holds: bool, wanted: str) -> None:
+def _require(name: str, value: object, holds: bool, requirement: str) -> None:
     if not holds:
-        raise ValueError(f"{name} must {wanted}, got {value}")
+        raise ValueError(f"{name} must {requirement}, got {value}")
 
 
 def default_batch_multiple(global_batch: int, workers: int) -> int:

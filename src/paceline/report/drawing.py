@@ -11,14 +11,14 @@ from paceline._text import duration, percent
 UNKNOWN = "not known"
 
 
-def shown(value: Any, form: str = "text") -> str:
+def as_text(value: Any, form: str = "text") -> str:
     """Return a value as text, in one of the ways of ``WAYS``; an unknown number is *not known*.
 
     Examples
     --------
-    >>> shown(0.1234, "percent"), shown(0.0263, "seconds"), shown(5400.0, "seconds"), shown(None, "times")
+    >>> as_text(0.1234, "percent"), as_text(0.0263, "seconds"), as_text(5400.0, "seconds"), as_text(None, "times")
     ('12%', '26.3 ms', '90 min', 'not known')
-    >>> shown([0.61, 0.65, 0.7], "range"), shown(12345, "count"), shown("gpu0")
+    >>> as_text([0.61, 0.65, 0.7], "range"), as_text(12345, "count"), as_text("gpu0")
     ('0.650 (0.610 to 0.700)', '12,345', 'gpu0')
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -27,7 +27,7 @@ def shown(value: Any, form: str = "text") -> str:
 
 
 def _range(value: tuple[float | None, ...]) -> str:
-    low, middle, high = (shown(one, "ratio") for one in value)
+    low, middle, high = (as_text(one, "ratio") for one in value)
     return f"{middle} ({low} to {high})" if low != UNKNOWN else middle
 
 
@@ -104,7 +104,7 @@ def gantt_chart(block: Mapping[str, Any]) -> dict[str, Any]:
         }
         for k, row in enumerate(block["rows"])
     ]
-    waits = (f"{row['name']} waits {shown(row['waits'], 'percent')}." for row in rows)
+    waits = (f"{row['name']} waits {as_text(row['waits'], 'percent')}." for row in rows)
     return {
         "rows": rows,
         "high": ROW * len(rows),

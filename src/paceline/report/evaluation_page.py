@@ -12,8 +12,8 @@ from paceline.datasets import Trace
 from paceline.eval import Leaderboard, iter_backtest
 from paceline.eval.leaderboard import BASELINE_NAME
 from paceline.predictors import LastValue, Predictor
-from paceline.report.drawing import answer, shown
-from paceline.report.page import ChartBand, ChartLine, Page, described, lines, named, page, section, table
+from paceline.report.drawing import answer, as_text
+from paceline.report.page import ChartBand, ChartLine, Page, lines, name_and_size, page, section, table, worker_label
 
 LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Levels at which calibration is checked: the first and the last bound the 90% interval."""
@@ -66,7 +66,7 @@ def evaluation_page(
             _calibration(jobs, float(covered[best]), best),
         ],
         settings=[("warm-up, not scored", f"{warmup} iterations"), *settings],
-        data=list(map(described, traces)),
+        data=list(map(name_and_size, traces)),
         command=command,
     )
 
@@ -74,7 +74,7 @@ def evaluation_page(
 def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
     lead, row = board.compare(best), board.overall.set_index("predictor").loc[best]
     worst, overhead, coverage = (float(np.asarray(row[name])) for name in ("worst", "overhead", "coverage"))
-    ratio, low, high = (shown(one, "ratio") for one in (lead.ratio, lead.low, lead.high))
+    ratio, low, high = (as_text(one, "ratio") for one in (lead.ratio, lead.low, lead.high))
     ahead = f"Its error is {ratio} of the last value's, {low} to {high} with 95% confidence over "
     ahead += f"{int((board.workers['predictor'] == best).sum()):,} workers: "
     ahead += "significant." if lead.is_significant else "not significant."
@@ -88,9 +88,9 @@ def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
         reason = f"paceline replay {best} says what its forecasts gain as batch sizes."
     return [
         answer("Who forecasts best?", best, ahead),
-        answer("Where is it worst?", shown(worst, "ratio"), where),
-        answer("What do its errors cost?", shown(overhead, "percent"), costs),
-        answer("Do its intervals hold?", shown(coverage, "percent"), holds),
+        answer("Where is it worst?", as_text(worst, "ratio"), where),
+        answer("What do its errors cost?", as_text(overhead, "percent"), costs),
+        answer("Do its intervals hold?", as_text(coverage, "percent"), holds),
         answer("What next?", advice, reason),
     ]
 
@@ -146,7 +146,7 @@ def _forecast_section(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str
     for which, k in picked.items():
         name, worker, ratio = (rows[key].iloc[k] for key in ("trace", "worker", "rmse"))
         job = next(one for one in jobs if one.trace.name == name)
-        ahead = f"the {which} worker, RMSE {shown(float(ratio), 'ratio')}"
+        ahead = f"the {which} worker, RMSE {as_text(float(ratio), 'ratio')}"
         charts.append(_chart(job, job.trace.workers.index(str(worker)), ahead))
     about = f"One iteration ahead, by {best}. The band is the 90% interval."
     return section("Forecasts over actual speeds", about, *charts)
@@ -159,7 +159,7 @@ def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
     top = 2.0 * float(np.fmax.reduce([*actual, 0.0]))
     along = np.arange(len(job.trace))[last][-len(actual) :]
     return lines(
-        f"{job.trace.name}, {named(job.trace.workers[w])}",
+        f"{job.trace.name}, {worker_label(job.trace.workers[w])}",
         f"This is {which}.",
         along,
         [ChartLine("actual", actual, 5), ChartLine("forecast", job.forecast[last, w], 1)],
@@ -183,5 +183,5 @@ def _calibration(jobs: Sequence[ForecastsOf], coverage: float, best: str) -> dic
         x="quantile, %",
         unit="% of the speeds",
     )
-    about = f"{shown(coverage, 'percent')} of the speeds lay inside the 90% interval."
+    about = f"{as_text(coverage, 'percent')} of the speeds lay inside the 90% interval."
     return section("Calibration", about, chart)

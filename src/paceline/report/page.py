@@ -19,7 +19,7 @@ from paceline._require import require
 from paceline._text import count, to_printable
 from paceline._version import __version__
 from paceline.report import drawing
-from paceline.report.drawing import shown
+from paceline.report.drawing import as_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -106,7 +106,7 @@ def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> 
     # six workers have a line of their own; the others are a band
     chosen = list(first)[:6]
     others = [w for w in range(len(workers)) if w not in chosen]
-    chart_lines = [ChartLine(named(workers[w]), values_TW[:, w], color) for color, w in enumerate(chosen)]
+    chart_lines = [ChartLine(worker_label(workers[w]), values_TW[:, w], color) for color, w in enumerate(chosen)]
     if not others:
         return chart_lines, []
     share = "90% of " if len(others) >= 20 else ""
@@ -130,16 +130,16 @@ def gantt(
     """
     ends_K = np.cumsum(np.fmax.reduce(seconds_KW, axis=1))
     begins_K = np.concatenate([[0.0], ends_K[:-1]])
-    rows = [_row(named(workers[w]), seconds_KW[:, w], begins_K, ends_K) for w in first]
+    rows = [_row(worker_label(workers[w]), seconds_KW[:, w], begins_K, ends_K) for w in first]
     others = [w for w in range(len(workers)) if w not in first]
     if others:
-        name = named(workers[others[0]]) if len(others) == 1 else f"median of {len(others)}"
+        name = worker_label(workers[others[0]]) if len(others) == 1 else f"median of {len(others)}"
         rows.append(_row(name, _quantiles(seconds_KW[:, others], (0.5,))[0], begins_K, ends_K))
     end = _plain(ends_K[-1] if until is None else until)
     return {"block": "gantt", "title": title, "about": about, "rows": rows, "until": end}
 
 
-def named(worker: str) -> str:
+def worker_label(worker: str) -> str:
     """Return a worker's name as words: a rank's number alone says nothing."""
     return f"worker {worker}" if worker.isdigit() else worker
 
@@ -207,7 +207,7 @@ def page(
     return made
 
 
-def described(trace: Trace) -> tuple[str, str]:
+def name_and_size(trace: Trace) -> tuple[str, str]:
     """Return a trace's name and its size."""
     return trace.name, f"{len(trace)} iterations of {len(trace.workers)} workers"
 
@@ -243,7 +243,8 @@ def render(page: Page) -> str:
     """Return a page as HTML. Everything that comes from data is escaped, and control characters are shown."""
     style, script = ((TEMPLATE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _environment().get_template("page.html").render(page=_shown(page), style=style, script=script, digest=digest)
+    template = _environment().get_template("page.html")
+    return template.render(page=_escape_controls(page), style=style, script=script, digest=digest)
 
 
 @cache
@@ -258,18 +259,18 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "safe_css": Markup, "safe_script": Markup}
+    environment.filters |= {"shown": as_text, "safe_css": Markup, "safe_script": Markup}
     environment.globals |= {name: getattr(drawing, name) for name in ("line_chart", "gantt_chart", "ranges", "within")}
     environment.globals |= {"ROWS": ROWS, "ROW": drawing.ROW}
     return environment
 
 
-def _shown(value: Any) -> Any:
+def _escape_controls(value: Any) -> Any:
     """Return a value whose texts show their control characters, in charts' data as well."""
     if isinstance(value, Mapping):
-        return {key: _shown(one) for key, one in value.items()}
+        return {key: _escape_controls(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_shown(one) for one in value]
+        return [_escape_controls(one) for one in value]
     return to_printable(value) if isinstance(value, str) else value
 
 

@@ -11,8 +11,8 @@ from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Replay, Replays
 from paceline.eval.replay import EQUAL_SCHEME, ORACLE_SCHEME
-from paceline.report.drawing import answer, shown
-from paceline.report.page import ChartLine, Page, described, gantt, lines, of_fleet, page, section, table
+from paceline.report.drawing import answer, as_text
+from paceline.report.page import ChartLine, Page, gantt, lines, name_and_size, of_fleet, page, section, table
 from paceline.report.run_page import slow_workers, who_is_slow
 
 WINDOW, WITH_A_ROW = 5, 12
@@ -46,7 +46,7 @@ def replay_page(
         replay_verdict(replays, scheme, replay, trace),
         [_schemes(replays, gains), _job(replay, trace, scheme)],
         settings=[*settings, *((f"global batch, {name}", f"{one.global_batch}") for name, one in by_job.items())],
-        data=list(map(described, traces)),
+        data=list(map(name_and_size, traces)),
         command=command,
     )
 
@@ -57,29 +57,29 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
     equal, best, oracle = (_numbers(table_of.loc[name].to_dict()) for name in (EQUAL_SCHEME, scheme, ORACLE_SCHEME))
     slow = who_is_slow(trace.speed, trace.workers, np.arange(len(trace)))
     slow["text"] += f" In {trace.name}, the job that gains most." if len(replays.replays) > 1 else ""
-    wait = f"of the workers' time is waited with equal batches, {shown(best['waiting'], 'percent')} with {scheme}."
+    wait = f"of the workers' time is waited with equal batches, {as_text(best['waiting'], 'percent')} with {scheme}."
     low, _, high = _range_over(replays, scheme)
     gain = f"as fast as equal batches with {scheme}"
     if np.isfinite(low):
         how = "from job to job" if len(replays.replays) > 1 else "with 95% confidence"
-        gain += f", {shown(low, 'times')} to {shown(high, 'times')} {how}"
-    gain += f"; {shown(oracle['speed-up'], 'times')} if speeds were known in advance."
+        gain += f", {as_text(low, 'times')} to {as_text(high, 'times')} {how}"
+    gain += f"; {as_text(oracle['speed-up'], 'times')} if speeds were known in advance."
     return [
         slow,
-        answer("What does waiting cost?", shown(equal["waiting"], "percent"), wait),
-        answer("What would balancing save?", shown(best["speed-up"], "times"), gain),
-        _next(best["speed-up"], oracle["speed-up"], scheme),
+        answer("What does waiting cost?", as_text(equal["waiting"], "percent"), wait),
+        answer("What would balancing save?", as_text(best["speed-up"], "times"), gain),
+        _next_answer(best["speed-up"], oracle["speed-up"], scheme),
     ]
 
 
-def _next(gain: float, oracle: float, scheme: str) -> dict[str, str]:
-    asks, best = "What next?", shown(oracle, "times")
+def _next_answer(gain: float, oracle: float, scheme: str) -> dict[str, str]:
+    asks, best = "What next?", as_text(oracle, "times")
     # a smaller speed-up is less than the error of the replay's simplifications
     if oracle < 1.02:
         text = f"Even speeds known in advance would gain no more than {best}: workers are alike."
         return answer(asks, "Nothing", text)
     if gain < 1.02:
-        text = f"Balancing by {scheme} reaches {shown(gain, 'times')} of {best}: "
+        text = f"Balancing by {scheme} reaches {as_text(gain, 'times')} of {best}: "
         return answer(asks, "Forecast better", text + "compare predictors with paceline evaluate.")
     text = f"paceline fit {scheme} --out model.safetensors, then give it to attach as predictor=load_model(...)."
     if scheme == "auto":

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, finite_mean, finite_median
 from paceline._text import count, join_names
 from paceline.recording import Run
-from paceline.report.drawing import answer, shown
-from paceline.report.page import ChartLine, Page, figures, gantt, lines, named, page, section, table
+from paceline.report.drawing import answer, as_text
+from paceline.report.page import ChartLine, Page, figures, gantt, lines, page, section, table, worker_label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def slow_workers(speed_TW: Array) -> list[Slowness]:
     medians_PW = pd.DataFrame(relative_TW).groupby(piece_T).median()
     relative_PW = medians_PW.rolling(window, center=True, min_periods=1).median().to_numpy()
     starts = [*np.searchsorted(piece_T, np.arange(pieces)).tolist(), len(speed_TW)]
-    found = [_longest(w, relative_P, starts) for w, relative_P in enumerate(relative_PW.T)]
+    found = [_longest_slowness(w, relative_P, starts) for w, relative_P in enumerate(relative_PW.T)]
     return sorted((one for one in found if one is not None), key=lambda one: -one.lost_iterations)
 
 
@@ -71,11 +71,12 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
     if not np.isfinite(speed_TW).any():
         return answer(asks, "Not known", "No worker reported a time.")
     if not found:
-        return answer(asks, "Nobody", f"No worker stayed more than {shown(0.1, 'percent')} below the usual speed.")
+        return answer(asks, "Nobody", f"No worker stayed more than {as_text(0.1, 'percent')} below the usual speed.")
     worst, other = found[0], "the other" if len(workers) == 2 else "the median"
-    slower, first = shown(1 - worst.speed, "percent"), shown(float(index_T[worst.first_iteration]), "count")
+    slower = as_text(1 - worst.speed, "percent")
+    first = as_text(float(index_T[worst.first_iteration]), "count")
     if not worst.is_ongoing:
-        last = shown(float(index_T[worst.last_iteration]), "count")
+        last = as_text(float(index_T[worst.last_iteration]), "count")
         detail = f"It was {slower} slower than {other} from iteration {first} to {last}."
     elif worst.first_iteration:
         detail = f"It has been {slower} slower than {other} since iteration {first}."
@@ -83,16 +84,16 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
         detail = f"It has been {slower} slower than {other} ever since the first iteration."
     if 2 * len(found) > len(workers) > 2 and not worst.is_ongoing:
         turns = f"{len(found)} of {len(workers)} workers were slow at times."
-        longest = f"The longest time was that of {named(workers[worst.worker])}:"
+        longest = f"The longest time was that of {worker_label(workers[worst.worker])}:"
         return answer(asks, "It moves", turns, longest, detail.replace("It was", "it was"))
     if len(found) == 1:
-        return answer(asks, named(workers[worst.worker]), detail)
-    names = join_names([named(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
+        return answer(asks, worker_label(workers[worst.worker]), detail)
+    names = join_names([worker_label(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
     too = f"{names} {'was' if len(found) == 2 else 'were'} slow for a while too."
-    return answer(asks, named(workers[worst.worker]), detail, too)
+    return answer(asks, worker_label(workers[worst.worker]), detail, too)
 
 
-def _longest(worker: int, relative_P: Array, starts: Sequence[int]) -> Slowness | None:
+def _longest_slowness(worker: int, relative_P: Array, starts: Sequence[int]) -> Slowness | None:
     """Return the episode of a worker in which it lost most; None if it was never slow."""
     slow_P = relative_P < 0.9
     edges: NDArray[np.int64] = np.flatnonzero(np.diff(np.concatenate([[False], slow_P, [False]]).astype(np.int8)))
@@ -133,41 +134,41 @@ def _cost(run: Run) -> dict[str, str]:
     if np.isnan(share):
         return answer(asks, "Not known", "No two workers reported a time in the same iteration.")
     detail = "of the workers' time was spent waiting for the slowest one: "
-    detail += f"{shown(waited, 'seconds')}, summed over {len(run.workers):,} workers."
-    return answer(asks, shown(share, "percent"), detail)
+    detail += f"{as_text(waited, 'seconds')}, summed over {len(run.workers):,} workers."
+    return answer(asks, as_text(share, "percent"), detail)
 
 
-def _saved(run: Run) -> dict[str, str]:
+def _saving_answer(run: Run) -> dict[str, str]:
     equal, asks = run.of_fleet["equal_seconds"], "What did balancing save?"
     if np.isnan(run.saved_share):
         return answer(asks, "Not known", "The file holds no estimate of equal batches' time.")
     known = np.isfinite(equal) & np.isfinite(run.makespan)
     seconds = float((equal - run.makespan)[known].sum())
     if run.saved_share >= 0:
-        detail = f"of the computing time against equal batches, an estimate: {shown(seconds, 'seconds')}, by "
+        detail = f"of the computing time against equal batches, an estimate: {as_text(seconds, 'seconds')}, by "
         detail += f"{count(int(run.acted.sum()), 'change')} of sizes."
     else:
-        detail = f"It was slower than equal batches, by an estimated {shown(-seconds, 'seconds')}."
-    return answer(asks, shown(run.saved_share, "percent"), detail)
+        detail = f"It was slower than equal batches, by an estimated {as_text(-seconds, 'seconds')}."
+    return answer(asks, as_text(run.saved_share, "percent"), detail)
 
 
-def _next(run: Run) -> dict[str, str]:
+def _next_answer(run: Run) -> dict[str, str]:
     asks, silent_W, waits = "What next?", run.silent_iterations, run.waiting(RECENT)
     if silent_W.any():
         w = int(np.argmax(silent_W))
-        text = f"{named(run.workers[w])} sent no report in its last {count(int(silent_W[w]), 'iteration')}."
+        text = f"{worker_label(run.workers[w])} sent no report in its last {count(int(silent_W[w]), 'iteration')}."
         return answer(asks, "Look for the silent", text)
     if np.isnan(waits.share):
         return answer(asks, "Nothing", "Nobody waits where fewer than two workers report.")
-    recent = shown(waits.share, "percent")
+    recent = as_text(waits.share, "percent")
     if waits.share <= 0.05:
         return answer(asks, "Nothing", f"Workers waited {recent} of their time recently.")
     if waits.is_known and waits.from_work > waits.from_workers:
-        text = f"{shown(waits.from_work, 'percent')} of the time would be waited even if all had one speed: "
+        text = f"{as_text(waits.from_work, 'percent')} of the time would be waited even if all had one speed: "
         return answer(asks, "Even out the samples", text + "divide samples by what they cost (Costs).")
     off = finite_median(np.abs(run.forecast_error[-RECENT:]))
     if off > 0.2:
-        text = f"Forecasts are off by {shown(off, 'percent')} in the median: "
+        text = f"Forecasts are off by {as_text(off, 'percent')} in the median: "
         return answer(asks, "Forecast better", text + "compare predictors with paceline evaluate on this run's trace.")
     text = f"Workers still waited {recent} of their time recently: "
     return answer(asks, "Replay it", text + "paceline replay says what forecasts could reach at best.")
@@ -187,13 +188,18 @@ def run_page(run: Run, *, command: str = "") -> Page:
     command
         The command that makes the page again.
     """
-    first = _first(run)
+    first = _workers_by_slowness(run)
     name = Path(run.name)
     batch = np.nansum(run.of_workers["planned"][-1])
     return page(
         "run",
         name.stem,
-        [who_is_slow(speed_of(run), run.workers, run.of_fleet["index"]), _cost(run), _saved(run), _next(run)],
+        [
+            who_is_slow(speed_of(run), run.workers, run.of_fleet["index"]),
+            _cost(run),
+            _saving_answer(run),
+            _next_answer(run),
+        ],
         [
             *(_waits(run, first), _times(run), _forecasts(run, first[0])),
             *(_workers(run, first), _reasons(run)),
@@ -204,7 +210,7 @@ def run_page(run: Run, *, command: str = "") -> Page:
     )
 
 
-def _first(run: Run) -> list[int]:
+def _workers_by_slowness(run: Run) -> list[int]:
     """Return all workers, those first that were slow, then those that the others waited for most."""
     slow = [one.worker for one in slow_workers(speed_of(run))]
     waited_for_W = np.bincount(run.slowest[run.slowest >= 0], minlength=len(run.workers))
@@ -245,8 +251,8 @@ def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
     if not run.acted.any() or t + 1 >= len(run):
         waits_T = np.nan_to_num(run.waiting_share)
         t = int(np.argmax(np.convolve(waits_T, np.ones(WINDOW))[: len(waits_T)]))  # the last of those that waited most
-        shown = slice(max(t - WINDOW + 1, 0), t + 1)
-        yield "The iterations that waited most", "Sizes were not changed.", shown
+        window = slice(max(t - WINDOW + 1, 0), t + 1)
+        yield "The iterations that waited most", "Sizes were not changed.", window
         return
     yield (
         "Before",
@@ -287,7 +293,7 @@ def _times(run: Run) -> dict[str, Any]:
         ("lines of the file that could not be read", run.skipped_lines, "count"),
         ("iterations that could not be written to the file", run.lost_records, "count"),
     )
-    known = [(name, shown(value, form)) for name, value, form in rows if not np.isnan(value)]
+    known = [(name, as_text(value, form)) for name, value, form in rows if not np.isnan(value)]
     return section("Iteration times", "", chart, figures(known))
 
 
@@ -295,7 +301,7 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
     forecast, actual = 1e3 * run.forecast_seconds[:, w], 1e3 * run.seconds[:, w]
     top = 1.1 * float(np.fmax.reduce([*actual, 0.0]))
     chart = lines(
-        f"Forecast and actual time of {named(run.workers[w])}",
+        f"Forecast and actual time of {worker_label(run.workers[w])}",
         "Forecasts were made before their iteration.",
         run.of_fleet["index"],
         [ChartLine("actual", actual, 5), ChartLine("forecast", np.where(forecast < top, forecast, np.nan), 1)],

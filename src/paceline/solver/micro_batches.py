@@ -94,17 +94,17 @@ def search(problem: Problem, count: int | None, level: float, enough_seconds: fl
     Ranks have at least ``lower`` samples, where there are as many.
     """
     simple = len(problem.fixed) == len(problem.caps) == 1
-    bins = _searched(problem, _owners(problem, count, level) if simple else None, count, level, enough, lower)
+    bins = _searched(problem, _owners(problem, count, level) if simple else None, count, level, enough_seconds, lower)
     if simple and bins is not None and (count != 1 or _makespan(problem, bins, count) <= 1.02 * level):
         return bins
     # under a cap that lets fast ranks take hardly more than others, the order of ends is the better start
-    other = _searched(problem, _owners_by_phase(problem, count), count, level, enough, lower)
+    other = _searched(problem, _owners_by_phase(problem, count), count, level, enough_seconds, lower)
     ends = [(_makespan(problem, found, count), found) for found in (bins, other) if found is not None]
     return min(ends, key=lambda end: end[0])[1] if ends else None
 
 
 def _searched(
-    problem: Problem, owners: list[list[int]] | None, count: int | None, level: float, enough: float, lower: int
+    problem: Problem, owners: list[list[int]] | None, count: int | None, level: float, enough_seconds: float, lower: int
 ) -> Bins | None:
     """Return micro-batches that begin with these owners of the samples, and are improved by exchanges."""
     bins = None if owners is None else _ranks_first(problem, owners, count)

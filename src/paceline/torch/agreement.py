@@ -90,7 +90,7 @@ def _hash(state: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def different(exchange: Exchange, dataset: Any) -> str:
+def different_data_warning(exchange: Exchange, dataset: Any) -> str:
     """Return a warning if the ranks hold different data; nothing if they do not, or it cannot be seen.
 
     A dataset of the user's own class is not inspected: loading a sample may take long, draw random numbers, or open

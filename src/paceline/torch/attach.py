@@ -19,7 +19,7 @@ from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import QuotaTracker
 from paceline.recording.covariates import Covariate
 from paceline.recording.torch.busy_time import BusyTimer, CPUMarks, choose_marks
-from paceline.torch.agreement import agree, different, facts_of
+from paceline.torch.agreement import agree, different_data_warning, facts_of
 from paceline.torch.balance import Balance, Scaling
 from paceline.torch.counting import BalanceWarning
 from paceline.torch.covariates import covariates_for
@@ -161,7 +161,7 @@ def attach(
         replicas = replicas_of(model)
         names = tuple(names[replicas.index(replica)] for replica in replicas)
     _warn_of_unknown_bounds(policy, names)
-    warning = different(exchange, getattr(loader, "dataset", None))
+    warning = different_data_warning(exchange, getattr(loader, "dataset", None))
     marks = choose_marks(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
     allowance = QuotaTracker() if isinstance(marks, CPUMarks) else None

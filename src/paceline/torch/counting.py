@@ -408,7 +408,7 @@ def _backward(
         reached.passes = dict.fromkeys(one for one in _passes[-1:])
     owners: dict[Model, None] = {}
     for one in reached.passes:
-        if (owner := one.owner()) is not None and owner in _owners and owner.trains:
+        if (owner := one.owner()) is not None and owner in _owners and owner.is_trainable:
             owners[owner] = None
     if inputs is not None:  # gradients of nothing else are kept, such as those of an adversarial example
         wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(getattr(inputs, "values", lambda: inputs)())

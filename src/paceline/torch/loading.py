@@ -50,10 +50,10 @@ def cut(batch: Any, rows: slice) -> Any:
     return _sequence_like(batch, [cut(value, rows) for value in batch])
 
 
-def joined(batches: Sequence[Any]) -> Any:
+def join_batches(batches: Sequence[Any]) -> Any:
     """Join batches.
 
-    >>> joined([[torch.tensor([1]), ["a"]], [torch.tensor([2, 3]), ["b", "c"]]])
+    >>> join_batches([[torch.tensor([1]), ["a"]], [torch.tensor([2, 3]), ["b", "c"]]])
     [tensor([1, 2, 3]), ['a', 'b', 'c']]
     """
     first = batches[0]
@@ -64,8 +64,8 @@ def joined(batches: Sequence[Any]) -> Any:
     if _is_text(first):
         return type(first)([text for batch in batches for text in batch])
     if isinstance(first, Mapping):
-        return _mapping_like(first, {key: joined([batch[key] for batch in batches]) for key in first})
-    return _sequence_like(first, [joined(parts) for parts in zip(*batches, strict=True)])
+        return _mapping_like(first, {key: join_batches([batch[key] for batch in batches]) for key in first})
+    return _sequence_like(first, [join_batches(parts) for parts in zip(*batches, strict=True)])
 
 
 def _is_text(batch: Any) -> bool:
@@ -204,7 +204,7 @@ class Prefetcher:
         if self.collate is not None:
             batch = self.collate([chunk[row] for chunk, row, _ in places])
         else:
-            batch = joined([cut(chunk, rows) for chunk, rows in runs([place[:2] for place in places])])
+            batch = join_batches([cut(chunk, rows) for chunk, rows in runs([place[:2] for place in places])])
         settled = self.assigner.settled_samples().tolist()
         self._under_way.difference_update(settled)
         for sample in self._stock.keys() & settled:

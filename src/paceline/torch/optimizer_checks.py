@@ -88,7 +88,9 @@ class OptimizerChecks:
         others = [
             ddp
             for ddp in _instances_of(DistributedDataParallel)
-            if not was_attached(ddp) and _trains(ddp) and not any(one.owns_any(ddp.parameters()) for one in models)
+            if not was_attached(ddp)
+            and _has_gradients(ddp)
+            and not any(one.owns_any(ddp.parameters()) for one in models)
         ]
         if others:
             self._weighting.warn(
@@ -136,5 +138,5 @@ def _instances_of(kind: type) -> list[Any]:
     return [thing for thing in gc.get_objects() if type(thing) is kind]
 
 
-def _trains(ddp: DistributedDataParallel) -> bool:
+def _has_gradients(ddp: DistributedDataParallel) -> bool:
     return ddp.training and any(parameter.grad is not None for parameter in ddp.parameters())

@@ -103,7 +103,7 @@ class Model:
         self._unwatch()
 
     @property
-    def trains(self) -> bool:
+    def is_trainable(self) -> bool:
         """True if a parameter gets a gradient: a critic is often frozen while its generator trains."""
         return any(one.requires_grad for one in self._parameters)
 

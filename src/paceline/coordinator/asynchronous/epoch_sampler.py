@@ -33,7 +33,7 @@ class SampleBatch:
         return SampleBatch(self.rows[count:], self.epochs[count:])
 
 
-def _joined(batches: Sequence[SampleBatch]) -> SampleBatch:
+def _join_batches(batches: Sequence[SampleBatch]) -> SampleBatch:
     none = np.empty(0, np.int64)
     return SampleBatch(
         np.concatenate([none, *(one.rows for one in batches)]), np.concatenate([none, *(one.epochs for one in batches)])
@@ -111,7 +111,7 @@ class EpochSampler:
                     self._shuffle(self._epoch + 1)
             draws.append(assigned)
             count -= len(assigned)
-        return draws[0] if len(draws) == 1 else _joined(draws)
+        return draws[0] if len(draws) == 1 else _join_batches(draws)
 
     def give_back(self, assigned: SampleBatch) -> None:
         """Take back samples that were assigned and not applied."""
@@ -151,7 +151,7 @@ class EpochSampler:
     def state_dict(self, held_batches: Sequence[SampleBatch] = ()) -> dict[str, NDArray[Any]]:
         """Return the state; samples in ``held_batches``, which workers hold, are drawn again when it is resumed."""
         back = [*self._returned, *held_batches]
-        returned = _joined(back)
+        returned = _join_batches(back)
         return {
             "size": np.array([self.samples, self.seed, -1 if self.epochs is None else self.epochs]),
             "place": np.array([self._epoch, self._place, self.applied]),
