@@ -62,7 +62,7 @@ class StalenessReport:
         Its name.
     size, batch
         Samples of its next step, and of a full batch.
-    staleness, expected_staleness
+    staleness, expected
         Smoothed and forecast staleness, in versions; NaN where it is not known.
     bound, expected_bound
         Limits of smoothed and of forecast staleness, above which the worker is a straggler.

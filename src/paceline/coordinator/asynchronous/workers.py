@@ -26,7 +26,7 @@ class WorkerStep:
 
     stamp: Stamp
     assigned: SampleBatch
-    began: int = 0
+    fleet_pushes: int = 0
     """Pushes of the whole fleet when it was pulled."""
 
 
