@@ -323,7 +323,7 @@ class FleetPredictor(Params):
         if saved.shape != default.shape:
             raise ValueError(
                 f"state {name!r} must have the shape {default.shape}, got {saved.shape}: it was saved by "
-                f"{type(self).__name__} with other arguments: create this one with the same"
+                f"{type(self).__name__} with another configuration: create this one with the same arguments"
             )
         return saved.astype(default.dtype, order="F", copy=True)
 
