@@ -119,7 +119,7 @@ from paceline.recording import RunReader, read_run
 limit(megabytes={megabytes}, cpu_seconds=60)
 reader = RunReader(sys.argv[1], keep={keep})
 reader.poll()
-print(len(reader), reader.skipped, len(reader.run()))
+print(len(reader), reader.skipped_lines, len(reader.run()))
 """
 
 
