@@ -100,7 +100,7 @@ def dask_cluster():
 @pytest.mark.parametrize(
     "engine",
     [
-        two_processes,
+        pytest.param(two_processes, marks=pytest.mark.soak),
         pytest.param(ray_cluster, marks=pytest.mark.soak),
         pytest.param(dask_cluster, marks=pytest.mark.soak),
     ],

@@ -128,7 +128,7 @@ def describe_resplit(event: str, workers: Sequence[str], sizes: Sizes, known: Ar
 def describe_saving(planned_seconds: float, current_seconds: float, horizon: int, is_hedged: bool) -> str:
     """Return what a change is expected to save.
 
-    >>> describe_saving(0.041, 0.055, horizon=1, hedged=False)
+    >>> describe_saving(0.041, 0.055, horizon=1, is_hedged=False)
     ': the next iteration is expected to take 41 ms instead of 55 ms'
     """
     named = {1: "the next iteration", 2: "the iteration after the next"}

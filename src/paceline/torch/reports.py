@@ -167,7 +167,7 @@ def mean_of(rows_N: Sequence[RankReports]) -> RankReports:
 def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed_seconds: float | Array) -> Array:
     """Return the seconds that workers would have taken for their shares, in place of their work, ``[W]``.
 
-    >>> at_shares(np.array([1.0, 2.1]), np.array([9.0, 20.0]), np.array([10.0, 10.0]), fixed=0.1).round(2)
+    >>> at_shares(np.array([1.0, 2.1]), np.array([9.0, 20.0]), np.array([10.0, 10.0]), fixed_seconds=0.1).round(2)
     array([1.1, 1.1])
     """
     # leave at least 5% for the samples: too large a fixed part would leave none

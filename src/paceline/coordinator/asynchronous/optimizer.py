@@ -86,8 +86,8 @@ class SGD:
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
 
-    def step(self, parameters: Vector, gradient: Vector, factor: float, samples_applied: int) -> None:
-        rate = self.rate(samples_applied) if callable(self.rate) else self.rate
+    def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
+        rate = self.rate(applied) if callable(self.rate) else self.rate
         if self.momentum and self._momentum_P is None:
             self._momentum_P = np.zeros_like(parameters)
         if self._momentum_P is None:

@@ -66,13 +66,13 @@ class ForecastSizing(Sizing):
     Examples
     --------
     >>> nothing, full, speed = np.zeros(3), np.array([32, 32, 32]), np.array([80.0, 40.0, 10.0])
-    >>> known = {"staleness": nothing, "speed": speed, "known": speed > 0, "spread": nothing}
-    >>> ForecastSizing().sizes(SizingInputs(32, full, overhead=nothing, **known))
+    >>> known = {"staleness": nothing, "speed": speed, "has_reports": speed > 0, "spread": nothing}
+    >>> ForecastSizing().sizes(SizingInputs(32, full, overhead_seconds=nothing, **known))
     array([32, 16,  4])
 
     Communication takes as long as the fastest computes:
 
-    >>> ForecastSizing().sizes(SizingInputs(32, full, overhead=np.full(3, 0.4), **known))
+    >>> ForecastSizing().sizes(SizingInputs(32, full, overhead_seconds=np.full(3, 0.4), **known))
     array([32, 28,  7])
     """
 
