@@ -58,10 +58,16 @@ def probe(folder, *options):
     return Trace.load(folder / "train-probe.parquet")
 
 
-def test_a_probe_ends_by_itself_and_shows_that_a_fixed_delay_is_no_gain(tmp_path):
+def test_a_probe_tells_waiting_and_a_fixed_delay_from_work(tmp_path):
     trace = probe(tmp_path, "2")
     assert len(trace) == 80
     assert {8, 16} <= set(np.unique(trace.samples)), "and 20 where an epoch ends in between"
+    own, waited = np.median(trace.seconds, axis=0), np.median(trace.wait_seconds, axis=0)
+    assert own[1] > own[0] + 0.03
+    assert waited[0] > waited[1] + 0.03, "the wall time of a step is the same for both"
+    assert (trace.comm_seconds[:, 0] == trace.comm_seconds[:, 1]).all()
+    assert (trace.comm_seconds > 0).all()
+    assert "torch.distributed.run" in trace.meta["command"]
     found = simulate(trace)
     assert not found.needs_probe
     assert found.high < 0.3, "0.9 if the delay followed the batch"
