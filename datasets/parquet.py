@@ -79,9 +79,6 @@ def max_bytes_of(path: Path) -> int:
 MAX_COLUMNS = 4096
 """Each column costs a millisecond and more, whatever it holds."""
 
-BATCH_ROWS, BATCH_VALUES = 1 << 16, 1 << 21
-"""Rows that are read at once; of a table with few columns, as many as hold two million numbers."""
-
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     """Return some columns of a Parquet file; texts are read as dictionaries."""
@@ -134,7 +131,8 @@ def _read_columns(file: ParquetFile, columns: Sequence[str], max_bytes: int) -> 
     import pyarrow as pa
 
     batches, grown = [], 0
-    rows = max(BATCH_ROWS, BATCH_VALUES // max(file.metadata.num_columns, 1))
+    # read at once; of a table with few columns, as many rows as hold two million numbers
+    rows = max(1 << 16, (1 << 21) // max(file.metadata.num_columns, 1))
     for batch in file.iter_batches(rows, columns=list(columns), use_threads=False):
         grown += batch.nbytes
         if grown > max_bytes:

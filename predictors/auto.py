@@ -21,10 +21,6 @@ from paceline.predictors.seasonal import Seasonal
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
 
-CORRECTED_AVERAGE = SMOOTHINGS.index(0.1)
-"""Place of the average that is corrected for covariates."""
-
-
 WARM_UP_REPORTS, WARM_UP_RISE, WARM_UP_FALL = 5, np.log(1.2), np.log(2.0)
 """Reports after which a worker has warmed up, times it may start again before, and the rise and fall in log speed for
 that."""
@@ -79,7 +75,7 @@ class Auto(Calibrated):
     def __init__(self, covariates: Sequence[str] = ()) -> None:
         self.covariates = validated_covariate_names(covariates)
         network = Pooled(GatedNARX(pretrained=True), self.covariates)
-        averages = DrivenAverages(SMOOTHINGS, FADING, CORRECTED_AVERAGE, network.covariate_names)
+        averages = DrivenAverages(SMOOTHINGS, FADING, SMOOTHINGS.index(0.1), network.covariate_names)
         super().__init__(PeriodicEvents(HeadStartMixture([averages, Seasonal(), network])))
         self._mixture = cast("HeadStartMixture", cast("PeriodicEvents", self._inner[0])._inner[0])
 

@@ -133,7 +133,7 @@ def served(model=None):
     return model
 
 
-def test_arguments_are_read_set_and_cloned_as_in_scikit_learn():
+def test_get_params_set_params_and_clone():
     base = pytest.importorskip("sklearn.base")
     model = Calibrated(EWMA(smoothing=0.1))
     model.reset(["a"])

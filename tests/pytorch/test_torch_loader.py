@@ -295,7 +295,7 @@ def test_loading_ahead_reads_nothing_twice(prefetch):
 
 
 @pytest.mark.processes
-def test_loading_processes_end_with_a_loader_in_a_cycle():
+def test_loading_processes_end_with_a_cyclic_loader():
     """As one is that a trainer holds, which its own callbacks hold."""
     fork = multiprocessing.get_context("fork")
     loader = BalancedLoader(range(40), 8, rank=0, world_size=1, num_workers=2, multiprocessing_context=fork)

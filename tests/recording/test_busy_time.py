@@ -94,7 +94,7 @@ def test_timer_leaves_pauses_out(marks, where, length):
     assert {seconds for _, seconds in reports[2:]} == {3 + 2 + 2 * 32}
 
 
-def test_a_pause_at_the_first_change_of_size_teaches_nothing(marks):
+def test_pause_at_first_size_change_teaches_nothing(marks):
     """The time after the step before, of the old size, is part of that lap; nobody knows yet how much it is."""
     loop, costs = Loop(marks), {"after": (4, 2), "inside": (30, 0)}
     for _ in range(6):

@@ -58,7 +58,7 @@ def probe(folder, *options):
     return Trace.load(folder / "train-probe.parquet")
 
 
-def test_a_probe_tells_waiting_and_a_fixed_delay_from_work(tmp_path):
+def test_probe_tells_waiting_and_fixed_time_from_work(tmp_path):
     trace = probe(tmp_path, "2")
     assert len(trace) == 80
     assert {8, 16} <= set(np.unique(trace.samples)), "and 20 where an epoch ends in between"

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 PROBE_STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
 """Samples of each step of a probing run: those of the script, the sets x, y and z alone, and their mixtures."""
 
-CONTROL_STEPS = ("own",) * len(PROBE_STEPS)
-"""A run of as many steps that all hold the same."""
-
 
 @dataclass(frozen=True)
 class Probe:
@@ -221,7 +218,7 @@ def _carried_verdict(audit: Audit, difference: compare.Difference, probe: Probe)
     first = max(difference.steps[0].values(), default=0.0) if difference.steps else 0.0
     if first > audit.tolerance:  # before anything was carried
         return audit.not_exact(Cause.UNKNOWN, difference, "state that is carried from step to step hides it")
-    same, _, _ = _run_probes(audit, steps=CONTROL_STEPS)
+    same, _, _ = _run_probes(audit, steps=("own",) * len(PROBE_STEPS))
     largest = np.abs(probe.repeated_gradient).max(initial=0)
     if same is None or np.allclose(
         same.repeated_gradient, probe.repeated_gradient, rtol=0, atol=100 * audit.tolerance * largest

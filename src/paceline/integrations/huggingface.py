@@ -122,12 +122,6 @@ def _argument_errors(arguments: Any) -> Iterator[str]:
             )
 
 
-MAX_SUM_RATIO, MIN_MEAN_RATIO = 0.505, 0.95
-"""Bounds of the ratio of the losses with twice the number of tokens and with the number itself: below the first the
-loss is divided by tokens, above the second it ignores them, and in between a part is divided. The tolerance of a
-hundredth is the rounding of ratios in bfloat16."""
-
-
 def loss_kind(trainer: Any, batch: Any) -> str:
     """Return the kind of the loss for batches like this one, ``"mean"`` or ``"sum"``: the same on all ranks.
 
@@ -137,10 +131,11 @@ def loss_kind(trainer: Any, batch: Any) -> str:
     """
     if not takes_token_count(trainer) or not has_labels(batch):
         return "mean"
+    # 0.5 where the loss is divided by tokens, 1 where it ignores them; ratios in bfloat16 are rounded by a hundredth
     ratio = _loss_ratio_at_double_count(trainer, batch)
-    if ratio > MIN_MEAN_RATIO:
+    if ratio > 0.95:
         return "mean"
-    if ratio > MAX_SUM_RATIO:
+    if ratio > 0.505:
         warnings.warn(
             "A part of the loss is divided by the number of tokens of all ranks and a part is not, such as the loss of "
             "a router. Gradients are averaged plainly, as the Trainer does: in the second part, samples count more on "
