@@ -21,10 +21,10 @@ from paceline.audit import arrange, compare
 from paceline.audit.arrange import group_by_batch, groups, original_placement, pool, shared_streams, sizes_of
 from paceline.audit.compare import flat_gradients
 from paceline.audit.run import Arrangement, AuditPlan, BalancedRun, RankRecord
-from paceline.audit.verdict import AuditVerdict, Cause
+from paceline.audit.verdict_types import AuditVerdict, Cause
 
 if TYPE_CHECKING:
-    from paceline.audit.decide import Audit
+    from paceline.audit.verdict import Audit
 
 PROBE_STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
 """Samples of each step of a probing run: those of the script, the sets x, y and z alone, and their mixtures."""

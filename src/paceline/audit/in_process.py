@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.audit.decide import Audit
 from paceline.audit.inside.patches import no_dropout
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
 from paceline.audit.inside.samples import convert_tensors, part_sizes, rows_of, serialize
 from paceline.audit.inside.step_recorder import Names, fold_values
 from paceline.audit.run import Arrays, AuditPlan, AuditRun, RankRecord, Ref, Sample, StepRecord
-from paceline.audit.verdict import AuditVerdict
+from paceline.audit.verdict import Audit
+from paceline.audit.verdict_types import AuditVerdict
 
 ROWS = "rows of the batches"
 

@@ -1,192 +1,289 @@
-"""The verdict of an audit: exact, not exact, or that nobody could tell, in one sentence with its figure."""
+"""The audit itself: which runs, in which order, and what follows from them.
+
+A script is run a few steps at a time, each time from the same start: twice alike, then with the same samples in every
+step on other ranks and in other micro-batches, in batches of the same sizes; a job with a balanced loader also with
+uneven sizes; and, where it can be, as one process. If a sample's weight depends on where it lands, gradients differ.
+A further run (:mod:`paceline.audit.causes`) tells causes apart.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import numpy as np
-
-
-class AuditStatus(Enum):
-    """Verdict of an audit; its value is the exit code of ``paceline audit``."""
-
-    EXACT = 0
-    NOT_EXACT = 1
-    COULD_NOT_TELL = 2
+from paceline.audit import arrange, causes, compare
+from paceline.audit.run import RANDINT, AuditPlan, AuditRun, BalancedRun, RankRecord, Runner
+from paceline.audit.verdict_types import AuditStatus, AuditVerdict, Cause
 
 
-class Cause(Enum):
-    """Reason why a script is not exact, or the audit inconclusive: sentence, remedy and section of the page."""
+@dataclass
+class Audit:
+    """The audit of a script: its runs, one after the other, until a verdict follows."""
 
-    TERMS = (
-        "each batch's loss is divided by something that the batch itself holds",
-        "divide by the sum over all ranks and micro-batches of the step, or write loss = balance.scale(loss, count)",
-        "terms",
-    )
-    ROWS = (
-        "rows of a batch see each other",
-        "use SyncBatchNorm, or gather the rows of all ranks with gather_rows; with accumulation there is no remedy but "
-        "larger batches",
-        "rows",
-    )
-    NOT_AVERAGED = (
-        "the ranks step with different gradients",
-        "call the DistributedDataParallel model itself, not .module; leave no_sync() before the step's last forward "
-        "and backward; sum the gradients of parameters outside of it by hand",
-        "not-averaged",
-    )
-    STARTS = (
-        "the ranks begin with different parameters",
-        "wrap the model in DistributedDataParallel, or broadcast its parameters once",
-        "not-averaged",
-    )
-    RANKS = (
-        "a sample counts differently on another rank",
-        "look for what depends on the rank: a weight, a learning rate, a part of the loss, a teacher that one rank "
-        "updates",
-        "ranks",
-    )
-    MICRO_BATCHES = (
-        "a sample counts differently in another micro-batch",
-        "look for gradients that are set to zero, or stepped on, between micro-batches",
-        "micro-batches",
-    )
-    NOT_DIVIDED = (
-        "losses of micro-batches are summed and not divided by their number",
-        "divide each loss by the number of micro-batches of the step",
-        "not-divided",
-    )
-    SUM = (
-        "the loss is a sum, or is divided by a number that does not follow the batch",
-        "give a mean; or balance.scale(loss) for a loss that is divided by a number of all ranks",
-        "sums",
-    )
-    TIMES_RANKS = (
-        "the gradient grows with the number of ranks",
-        "DistributedDataParallel averages over the ranks already: do not sum or multiply by their number as well",
-        "sums",
-    )
-    NOT_WEIGHTED = (
-        "ranks count the same although their batches differ in size",
-        "attach() the model that is trained, and leave the weighting to it",
-        "sums",
-    )
-    SAME_DATA = (
-        "the ranks train on the same samples",
-        "give the DataLoader a DistributedSampler, or use a BalancedLoader",
-        "same-data",
-    )
-    DIFFERENT_DATA = (
-        "the ranks have different datasets, and balanced batches move samples from rank to rank",
-        "give every rank the same dataset: set the seed before the dataset is created, and do not split it by rank",
-        "same-data",
-    )
-    ORDER = (
-        "the ranks shuffle differently, so that an epoch repeats some samples and leaves out others",
-        "give every rank's sampler the same seed and the same set_epoch",
-        "same-data",
-    )
-    CARRIED = (
-        "something is carried from step to step in addition to the parameters, and it depends on the batches",
-        "look for queues, running means and hidden states; keep them the same on every rank",
-        "carried",
-    )
-    HOOKS = (
-        "each rank's own gradients are changed before they are summed",
-        "clip or scale after backward(), when gradients are summed",
-        "hooks",
-    )
-    OTHER_DATA = (
-        "data of another loader get the weights of the balanced batch",
-        "scale the terms of the balanced batch only: see the table of losses in docs/reference/loops.md",
-        "other-data",
-    )
-    NOT_A_NUMBER = (
-        "gradients are not numbers",
-        "divide by max(terms, 1): a batch without any loss term has 0 / 0",
-        "not-a-number",
-    )
-    UNEVEN = (
-        "it runs with equal batches and not with uneven ones",
-        "call backward() and collectives equally often on every rank; gather rows of all ranks with gather_rows; "
-        "give a recurrent state batches of one size",
-        "uneven",
-    )
-    NOISE = (
-        "two equal runs differ too much",
-        "seed what draws random numbers, and turn off kernels that are not deterministic "
-        "(torch.use_deterministic_algorithms(True))",
-        "noise",
-    )
-    CHANCE = (
-        "random numbers are drawn that belong to no sample",
-        "switch off what draws them (stochastic depth, noise, mixup, a collate_fn that augments), and audit again",
-        "noise",
-    )
-    NO_SAMPLES = (
-        "no samples of a DataLoader, a BalancedLoader or torch.randint could be exchanged",
-        "load samples through a DataLoader in every step, on two ranks or more; or audit the loss alone: "
-        "paceline.torch.audit(step, batches)",
-        "no-samples",
-    )
-    NO_STEPS = (
-        "no step of a torch optimizer was seen",
-        "audit a script that steps a torch optimizer; or the loss alone: paceline.torch.audit(step, batches)",
-        "no-samples",
-    )
-    FAILED = (
-        "the script ended before its first steps",
-        "mend the error, and see that it runs without the audit",
-        "failed",
-    )
-    UNKNOWN = ("the cause could not be told", "compare the runs by hand: --keep leaves them in a folder", "unknown")
+    run: Runner  # runs the script
+    steps: int = 3  # that are compared
+    script: bool = True  # with loaders of its own, and not a loss alone
+    deviations: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    noise: float = 0.0
+    base: AuditRun = field(default_factory=lambda: AuditRun([]))
+    plan: AuditPlan = field(default_factory=AuditPlan)
 
-    def __init__(self, what: str, remedy: str, anchor: str) -> None:
-        self.what, self.remedy, self.anchor = what, remedy, anchor
+    def verdict(self) -> AuditVerdict:
+        """Run the script, and return the verdict."""
+        failed = self._begin()
+        if failed is not None:
+            return failed
+        moved = self._check_uneven_sizes if self.balanced_loaders else self._check_moved_samples
+        return self._check_repeatability() or self._check_ranks() or moved() or self._check_division() or self.exact()
 
+    # -- the first run ---------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True, kw_only=True)
-class AuditVerdict:
-    """Findings of an audit: whether the script is exact, the cause if it is not, and the deviations measured."""
+    def _begin(self) -> AuditVerdict | None:
+        """Run the script as it is, in double precision if it can."""
+        for precision in ("float64", "float32"):
+            self.plan = AuditPlan(steps=self.steps, precision=precision)
+            self.base = self.run(self.plan, False)
+            if self.base.records and not self.base.error:
+                break
+        else:
+            return self.inconclusive(Cause.FAILED if self.base.error else Cause.NO_STEPS, self.base.error)
+        self.plan = replace(self.plan, supplies=self.base.folder)
+        if not arrange.shared_streams(self.base.records) and not self.balanced_loaders:
+            return self.inconclusive(Cause.NO_SAMPLES)
+        beside = any(step.facts.get("beside") or step.facts.get("draws") for step in self.base.records[0].steps)
+        if not self.balanced_loaders and beside and self.streams[0].startswith(RANDINT):
+            return self.inconclusive(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
+        if not self.balanced_loaders and self.script:
+            self.notes.append(
+                "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample counts the "
+                "same on whichever rank and in whichever micro-batch it lands."
+            )
+        if len(self.base.records[0].steps) < self.steps:
+            self.notes.append(f"The script took {len(self.base.records[0].steps)} steps only.")
+        if self.script:
+            self.notes.append("Dropout and loading processes are off; what augments a sample is the same in every run.")
+        else:
+            self.notes.append("Dropout is off.")
+        return None
 
-    status: AuditStatus
-    cause: Cause | None = None  # why, if it is not exact
-    detail: str = ""  # what belongs to the cause in this script
-    deviation: float = 0.0  # the largest relative one that counts
-    steps: int = 0  # how many were compared
-    ranks: int = 0
-    first_step: int = 0  # where a deviation begins
-    parameter: str = ""
-    precision: str = ""  # of the gradients, such as "float64"
-    noise: float = 0.0  # relative deviation of two equal runs
-    notes: tuple[str, ...] = ()  # what else the audit has to say, a sentence each
-    runs: dict[str, float] = field(default_factory=dict)  # the largest relative deviation of each from the first
+    # -- noise -----------------------------------------------------------------------------------------------------
+
+    def _check_repeatability(self) -> AuditVerdict | None:
+        """Run the script a second time unchanged, which shows its noise; return a verdict if that settles it."""
+        again, run = self.run_and_compare("an equal run", self.plan)
+        if again is not None and _digests(run.records) != _digests(self.base.records):
+            self.notes.append("Two equal runs get different samples: the order is random, whatever is seeded.")
+            again, _ = self.run_and_compare(
+                "an equal run",
+                replace(self.plan, arrangement=arrange.arrange_samples(self.base.records, arrange.original_placement)),
+            )
+        if again is None:
+            return self.inconclusive(Cause.FAILED, "an equal run did not get as far as the first")
+        self.noise = again.largest
+        # equal runs that differ by more than 10% cannot be compared
+        if self.noise > 0.1:
+            return self.inconclusive(Cause.NOISE, f"by {self.noise:.1e} of the gradient")
+        return None
+
+    # -- what one run shows ----------------------------------------------------------------------------------------
+
+    def _check_ranks(self) -> AuditVerdict | None:
+        """Look whether the ranks begin alike, step alike, and have different samples."""
+        records = self.base.records
+        if (where := compare.find_nonfinite(records)) is not None:
+            return self.not_exact(Cause.NOT_A_NUMBER, where)
+        if len(records) < 2:
+            return None
+        difference = compare.ranks_differ(records)
+        final_parameter_deviation = compare.largest_deviation([record.steps[-1].parameters for record in records])
+        if compare.largest_deviation([record.start for record in records]) > self.tolerance:
+            shapes = [{name: array.shape for name, array in record.start.items()} for record in records]
+            if any("flat_param" in name for name in shapes[0]) or any(other != shapes[0] for other in shapes[1:]):
+                return None  # of FSDP1: ranks hold different shards
+            if difference.largest > self.tolerance > final_parameter_deviation:
+                return None
+            return self.not_exact(Cause.STARTS, difference)
+        if difference.largest > self.tolerance and final_parameter_deviation > self.tolerance:
+            return self.not_exact(Cause.NOT_AVERAGED, difference)
+        samplers = [record.facts.get("samplers", {}) for record in records]
+        for stream in samplers[0]:
+            orders = [known[stream] for known in samplers if stream in known]
+            if len({(seed, epoch, shuffle) for _, _, shuffle, seed, epoch in orders}) > 1:
+                seeds = ", ".join(f"rank {rank}: {one[3]}" for rank, one in enumerate(orders))
+                return self.not_exact(Cause.ORDER, None, f"seeds of the samplers: {seeds}")
+        for stream in arrange.shared_streams(records):
+            digests = [[one.digest for batch in record.streams[stream] for one in batch] for record in records]
+            if all(sorted(digests[0]) == sorted(other) for other in digests[1:]) and len(set(digests[0])) > 1:
+                return self.not_exact(Cause.SAME_DATA, None, "every rank got the same ones in these steps")
+        return None
+
+    # -- the same samples elsewhere --------------------------------------------------------------------------------
+
+    def _check_moved_samples(self) -> AuditVerdict | None:
+        exchanged = arrange.arrange_samples(self.base.records, arrange.mixed_placement(self.base.records, 1))
+        if not arrange.has_moved_samples(exchanged):
+            return self.inconclusive(Cause.NO_SAMPLES, "there was one rank, one micro-batch: nothing to exchange")
+        found, _ = self.run_and_compare("samples exchanged", replace(self.plan, arrangement=exchanged))
+        if found is None:
+            return self.inconclusive(Cause.FAILED, "it did not run with its samples exchanged")
+        if found.largest > self.tolerance:
+            return causes.find_cause(self, found)
+        return self._check_one_process()
+
+    def _check_uneven_sizes(self) -> AuditVerdict | None:
+        uneven, run = self.run_and_compare(
+            "uneven sizes", replace(self.plan, balanced=BalancedRun(uneven_sizes=True, seed=1))
+        )
+        if uneven is None:
+            return self.not_exact(Cause.UNEVEN, None, run.error)
+        if (where := compare.find_nonfinite(run.records)) is not None:
+            return self.not_exact(Cause.NOT_A_NUMBER, where)
+        sizes = [row for step in run.records[0].steps for row in step.facts.get("sizes", [])]
+        if all(len(set(row)) == 1 for row in sizes):
+            self.notes.append("Sizes did not differ: batches are too small, or steps too few.")
+        if uneven.largest <= self.tolerance:
+            return None
+        if different := [
+            number
+            for number, seen in enumerate(_checksums(self.base.records))
+            if None not in seen and len(set(seen)) > 1
+        ]:
+            return self.not_exact(Cause.DIFFERENT_DATA, None, f"seen in the first samples of loader {different[0]}")
+        equal, _ = self.run_and_compare("samples exchanged", replace(self.plan, balanced=BalancedRun(seed=1)))
+        if equal is None or equal.largest > self.tolerance:
+            return causes.find_cause(self, uneven)
+        return causes.find_size_cause(self, uneven)
+
+    def _check_one_process(self) -> AuditVerdict | None:
+        """Compare the first step with that of one process on all samples, where the script runs as one."""
+        records, found = self.base.records, None
+        if len(records) < 2:
+            return None
+        plan = replace(self.plan, steps=max(2, self.steps))
+        run = self.run(
+            replace(plan, arrangement=arrange.arrange_samples(records, arrange.one_process_placement(None))), True
+        )
+        wanted = {stream: len(arrange.groups(records[0], stream)[0]) for stream in arrange.shared_streams(records)}
+        if run.records and not run.error:
+            counts = {
+                stream: len(groups[0])
+                for stream in wanted
+                if stream in run.records[0].streams and (groups := arrange.groups(run.records[0], stream))
+            }
+            if counts and counts != wanted:  # one process takes more micro-batches a step, as nanoGPT does
+                number = max(counts.values())
+                exchanged = arrange.arrange_samples(records, arrange.one_process_placement(number))
+                run = self.run(replace(plan, arrangement=exchanged), True)
+        if run.error or not run.records or run.records[0].world_size != 1:
+            self.notes.append("It was not compared with one process: it does not run as one.")
+            return None
+        found = compare.relative_deviations(run.records[0].steps[0].gradients, records[0].steps[0].gradients)
+        self.deviations["one process, first step"] = max(found.values(), default=0.0)
+        if self.deviations["one process, first step"] <= self.tolerance:
+            return None
+        return causes.find_one_process_cause(self, compare.Difference((found,)), run.records[0])
+
+    # -- causes ----------------------------------------------------------------------------------------------------
+
+    def _check_division(self) -> AuditVerdict | None:
+        """Check that the loop divides the losses of micro-batches; return a verdict if it does not."""
+        first = self.base.records[0]
+        number = max(
+            (len(group) for stream in arrange.shared_streams([first]) for group in arrange.groups(first, stream)),
+            default=1,
+        )
+        for step in first.steps:
+            ratios, scale = step.facts.get("ratio", []), step.facts.get("scale", [1.0])[0]
+            undivided = len(ratios) == number and all(abs(ratio - 1) < 1e-6 for ratio in [*ratios, scale])
+            if number > 1 and undivided:
+                return self.not_exact(Cause.NOT_DIVIDED, None, f"a step's gradient is {number} times a mean's")
+        return None
+
+    # -- what is known, and verdicts ---------------------------------------------------------------------------------
 
     @property
-    def sentence(self) -> str:
-        """The verdict in one sentence, with its figure."""
-        where = f"{self.steps} steps on {self.ranks} ranks, {self.precision}"
-        if self.status is AuditStatus.EXACT:
-            noise = f"; two equal runs differ by {self.noise:.1e}, so less cannot be seen" if self.noise else ""
-            return f"Exact: the largest relative deviation is {self.deviation:.1e} ({where}){noise}."
-        assert self.cause is not None
-        why = self.cause.what + (f" ({self.detail})" if self.detail else "")
-        if self.status is AuditStatus.COULD_NOT_TELL:
-            return f"Could not tell: {why}."
-        begins = f", first in step {self.first_step} at {self.parameter}" if self.parameter else ""
-        figure = f": gradients deviate by {self.deviation:.1e}{begins} ({where})" if self.deviation else ""
-        if np.isinf(self.deviation):
-            figure = begins.replace(", first", ":", 1)
-        return f"Not exact{figure}: {why}."
+    def balanced_loaders(self) -> list[dict[str, Any]]:
+        """Facts about the script's balanced loaders, as the first run recorded them."""
+        return list(self.base.records[0].facts.get("balanced", []))
 
     @property
-    def remedy(self) -> str:
-        """Advice for the cause, and the page that says more; empty without a cause."""
-        return "" if self.cause is None else f"{self.cause.remedy}. See docs/howto/audit.md#{self.cause.anchor}."
+    def precision(self) -> str:
+        """The coarsest precision of the parameters."""
+        known = self.base.records[0].facts.get("dtypes", ["float64"]) if self.base.records else ["float64"]
+        return max(known, key=_rounding)
 
-    def to_json(self) -> str:
-        """Return the verdict as JSON, with its sentence and remedy."""
-        known = asdict(self) | {"status": self.status.name.lower(), "cause": self.cause and self.cause.name.lower()}
-        return json.dumps(known | {"sentence": self.sentence, "remedy": self.remedy}, indent=2)
+    @property
+    def tolerance(self) -> float:
+        """The largest relative deviation that rounding and noise explain."""
+        return max(_rounding(self.precision), 10 * self.noise)
+
+    def run_and_compare(self, name: str, plan: AuditPlan) -> tuple[compare.Difference | None, AuditRun]:
+        """Run a plan and compare it with the first run."""
+        run = self.run(plan, False)
+        if run.error or not run.records:
+            self.notes.append(f"The run with {name} failed: {run.error}")
+            return None, run
+        found = compare.compare_runs(self.base.records, run.records)
+        self.deviations[name] = found.largest
+        return found, run
+
+    @property
+    def streams(self) -> list[str]:
+        """Return the names of the streams of samples of plain loaders."""
+        return arrange.shared_streams(self.base.records)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether random numbers were drawn that belong to no sample, or samples differ each time they are loaded."""
+        draws = any(step.facts.get("draws") for record in self.base.records for step in record.steps)
+        return draws or any(record.facts.get("random samples") for record in self.base.records)
+
+    def frozen_plan(self, steps: int, **changes: Any) -> AuditPlan:
+        """Return a plan of so many steps from the same parameters; two models may take turns within a step."""
+        each = max(len(group) for group in arrange.group_by_batch(self.base.records[0]))
+        return replace(self.plan, frozen_parameters=True, steps=steps * each, **changes)
+
+    def common_fields(self) -> dict[str, Any]:
+        """Return the fields that all verdicts share."""
+        records = self.base.records
+        known = {"steps": len(records[0].steps), "ranks": len(records), "precision": self.precision} if records else {}
+        return known | {"noise": self.noise, "notes": tuple(self.notes), "runs": self.deviations}
+
+    def exact(self) -> AuditVerdict:
+        """Return the verdict that the script is exact."""
+        return AuditVerdict(
+            status=AuditStatus.EXACT, deviation=max(self.deviations.values(), default=0.0), **self.common_fields()
+        )
+
+    def inconclusive(self, cause: Cause, detail: str = "") -> AuditVerdict:
+        """Return an inconclusive verdict, with its cause."""
+        return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.common_fields())
+
+    def not_exact(self, cause: Cause, difference: compare.Difference | None, detail: str = "") -> AuditVerdict:
+        """Return the verdict that the script is not exact, with its cause; within the noise, an inconclusive one."""
+        step, name = difference.first_above(self.tolerance) if difference else (0, "")
+        amount = difference.largest if difference else 0.0
+        if difference and amount < 10 * self.tolerance and self.noise > 0:
+            return self.inconclusive(Cause.NOISE, f"by {self.noise:.1e}, where the deviation is {amount:.1e}")
+        where: dict[str, Any] = {"deviation": amount, "first_step": step, "parameter": name}
+        return AuditVerdict(status=AuditStatus.NOT_EXACT, cause=cause, detail=detail, **where, **self.common_fields())
+
+
+def _rounding(precision: str) -> float:
+    """Return the relative deviation that rounding may cause."""
+    return {"float64": 1e-8, "float32": 1e-3}.get(precision, 3e-2)
+
+
+def _checksums(records: Sequence[RankRecord]) -> list[list[int | None]]:
+    """Return a checksum of each balanced loader's first samples on each rank; None where they change."""
+    loaders = [[one["checksum"] for one in record.facts.get("balanced", []) if "checksum" in one] for record in records]
+    return [list(ranks) for ranks in zip(*loaders, strict=False)]
+
+
+def _digests(records: Sequence[RankRecord]) -> list[dict[str, list[list[int]]]]:
+    return [
+        {name: [[one.digest for one in batch] for batch in batches] for name, batches in record.streams.items()}
+        for record in records
+    ]

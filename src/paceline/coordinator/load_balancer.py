@@ -19,7 +19,8 @@ from paceline._curves import Curves
 from paceline.coordinator import reasons as why
 from paceline.coordinator.hedging import Hedging
 from paceline.coordinator.plan import Plan
-from paceline.coordinator.policy import Bounds, Limits, Policy, check_covariates_shape, require_fleet
+from paceline.coordinator.policy import Policy
+from paceline.coordinator.size_limits import Bounds, Limits
 from paceline.predictors.fixed_part import FixedPart
 from paceline.predictors.fleet import require_int
 from paceline.predictors.named import named
@@ -213,7 +214,7 @@ class LoadBalancer:
         # Everything is checked before anything is learned, so that a refused report changes nothing.
         require_int("iterations", iterations, minimum=1)
         if covariates_now is not None:
-            check_covariates_shape("covariates_now", covariates_now, self.predictor)
+            _check_covariates_shape("covariates_now", covariates_now, self.predictor)
         self.observe(report)
         self._iterations += iterations
         self._since_last_plan = iterations
@@ -233,14 +234,14 @@ class LoadBalancer:
         ValueError
             If the report does not have the size of this fleet. Nothing is learned then.
         """
-        require_fleet(report, len(self._sizes))
+        _require_fleet(report, len(self._sizes))
         if getattr(self.predictor, "_paceline_owner", self._owner) is not self._owner:
             raise ValueError(
                 "this balancer's predictor has since been passed to another LoadBalancer, which has reset it: pass "
                 "each balancer a predictor of its own, such as copy.deepcopy(predictor)"
             )
         if report.covariates is not None:
-            check_covariates_shape("the report's covariates", report.covariates, self.predictor)
+            _check_covariates_shape("the report's covariates", report.covariates, self.predictor)
         speed_W = report.speed
         self._forecaster.observe(report)
         silent = not report.complete and math.isnan(np.add.reduce(speed_W))
@@ -514,3 +515,33 @@ class LoadBalancer:
 def _sizes_differ(one: Sizes, other: Sizes) -> bool:
     """Return whether sizes differ; one call of C, as a step asks at every iteration."""
     return one.tobytes() != other.tobytes()
+
+
+def _check_covariates_shape(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:
+    """Refuse covariates that are not one number for each worker and each covariate that the predictor reads."""
+    names = predictor.covariate_names
+    if covariates is None or not names:
+        return
+    expected = (len(predictor.workers), len(names))
+    if np.asarray(covariates, dtype=np.float64).shape != expected:
+        raise ValueError(
+            f"{name} must have the shape [workers, covariates] {expected}, in the order {list(names)}, "
+            f"got {np.shape(covariates)}"
+        )
+
+
+def _require_fleet(report: Report, count: int) -> None:
+    """Refuse a report that does not have one number for each worker."""
+    shapes = np.asarray(report.samples).shape, np.asarray(report.seconds).shape
+    if shapes != ((count,), (count,)):
+        raise ValueError(
+            f"the report must hold samples and seconds for each of the {count} workers, got the shapes {shapes[0]} and "
+            f"{shapes[1]}; call join or leave when the fleet changes"
+        )
+    for name in ("comm_seconds", "out_of_memory"):
+        values = getattr(report, name)
+        if values is not None and np.shape(values) != (count,):
+            raise ValueError(
+                f"{name} must hold one value for each of the {count} workers, got the shape {np.shape(values)}; call "
+                "join or leave when the fleet changes"
+            )

@@ -21,7 +21,6 @@ from paceline._arrays import Array, Sizes
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.watch import state_work
-from paceline.torch.buffers import Buffers
 from paceline.torch.counting import Pass
 from paceline.torch.covariates import Sampled
 from paceline.torch.equal_shapes import PendingAllReduces
@@ -31,6 +30,7 @@ from paceline.torch.loss_reduction import LossReductionCheck
 from paceline.torch.planning import Planning
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.reports import MIN_BATCH_SHARE, RankReports, record
+from paceline.torch.shared_buffers_check import SharedBuffersCheck
 from paceline.torch.weighting import Model, Weighting
 
 
@@ -66,7 +66,7 @@ class Steps(Weighting):
         self.pending_sums = PendingAllReduces(loader.accumulate)
         self.handle: object = None
         self.is_delayed = bool(timer.delay)
-        self._planning, self._timer, self._covariates, self._buffers = planning, timer, covariates, Buffers()
+        self._planning, self._timer, self._covariates, self._buffers_check = planning, timer, covariates, SharedBuffersCheck()
         self._loss_check = LossReductionCheck(is_delayed=self.is_delayed)
         # Samples of unequal cost say nothing by their number; micro-batches of ranks are all of one size.
         self._checks_loss = not (loader.coefficients is not None or loader.micro_batch)
@@ -191,7 +191,7 @@ class Steps(Weighting):
             self._covariates.take()
         features = (self._timer.features or [math.nan] * planning.features) if planning.features else []
         place = (self.out_of_memory, planning.checksum, *self.loader.position)
-        buffers, norms = self._buffers, self._loss_check.norms
+        buffers, norms = self._buffers_check, self._loss_check.norms
         summed = math.nan if buffers.has_ended else buffers.sum([one.model for one in self.models], self._exchanges)
         log_norm = norms.take() if norms.log_norms or norms.is_delayed else math.nan
         self._sizes.append(None if self._batch is None else self._batch.sizes)
@@ -265,7 +265,7 @@ class Steps(Weighting):
         if rows.has_norms and (sentence := self._loss_check.learn(self._samples_of_norms(rows), rows["log_norm"])):
             self.warn(sentence, sentence)
         if rows.has_buffers and (
-            parted := self._buffers.learn(rows["buffers"], is_uneven=bool(np.ptp(rows["samples"])))
+            parted := self._buffers_check.learn(rows["buffers"], is_uneven=bool(np.ptp(rows["samples"])))
         ):
             self.warn(parted, parted)
         self._spent_seconds = 0.0

@@ -15,14 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array
 from paceline._text import MAX_NAMES, join_names
 from paceline.coordinator.federated.clients import BatchTimeFits, Clients, learn_from_replies, summarize_round
-from paceline.coordinator.federated.rounds import (
-    ForecastSource,
-    Reason,
-    RoundInputs,
-    RoundPlan,
-    RoundReport,
-    choose_sizes,
-)
+from paceline.coordinator.federated.rounds import ForecastSource, Reason, RoundPlan, RoundReport
+from paceline.coordinator.federated.sizes import RoundInputs, choose_sizes
 from paceline.predictors import Curves, LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
 

@@ -13,8 +13,8 @@ FIRST, THEN = 8, 16
 """Exchanges that are all looked at, and how many later ones pass from one look to the next: each reads all buffers."""
 
 
-class Buffers:
-    """Buffers of the attached models but those of batch normalization, which are each rank's own."""
+class SharedBuffersCheck:
+    """Check of the buffers of the attached models but those of batch normalization, which are each rank's own."""
 
     def __init__(self) -> None:
         self._name = "buffer"
