@@ -66,7 +66,12 @@ class Steps(Weighting):
         self.pending_sums = PendingAllReduces(loader.accumulate)
         self.handle: object = None
         self.is_delayed = bool(timer.delay)
-        self._planning, self._timer, self._covariates, self._buffers_check = planning, timer, covariates, SharedBuffersCheck()
+        self._planning, self._timer, self._covariates, self._buffers_check = (
+            planning,
+            timer,
+            covariates,
+            SharedBuffersCheck(),
+        )
         self._loss_check = LossReductionCheck(is_delayed=self.is_delayed)
         # Samples of unequal cost say nothing by their number; micro-batches of ranks are all of one size.
         self._checks_loss = not (loader.coefficients is not None or loader.micro_batch)
