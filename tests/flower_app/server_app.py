@@ -15,7 +15,7 @@ app = ServerApp()
 def main(grid, context):
     config = context.run_config
     clients = int(config["clients"])
-    bounds = {"min_batch": 10, "largest": 1.0} if config["equal"] else {}
+    bounds = {"min_batch": 10, "largest_multiple": 1.0} if config["equal"] else {}
     strategy = BalancedStrategy(
         FedAvg(min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0),
         state=config["state"] or None,
