@@ -23,7 +23,7 @@ from paceline.predictors.network import (
     LOG_SPEED_RANGE,
     Columns,
     Network,
-    Rows,
+    StateRows,
     Training,
     collect_windows,
     gated_layer,
@@ -48,15 +48,15 @@ NUM_ECHOES = 4
 # -- what the network sees ---------------------------------------------------------------------------------------
 
 
-def gate_inputs(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array, Array, Array]:
+def gate_inputs(state_rows: StateRows, standard_WD: Array, known_WD: Array) -> tuple[Array, Array, Array]:
     """Return inputs ``[W, F]``, references ``[W, R]`` and the second head's unit ``[W]``, in running scales.
 
     ``standard_WD`` are the covariates now, in deviations, 0 where unknown; ``known_WD`` says which are known. Without
     columns no covariate was ever known, and the inputs that covariates make, which would all be 0, are left out.
     """
-    memory_WM, scale_W = rows["memory"], running_scale(rows)
+    memory_WM, scale_W = state_rows["memory"], running_scale(state_rows)
     covariates = standard_WD.shape[1]
-    past_WQ = rows["past_covariates"] if covariates else standard_WD
+    past_WQ = state_rows["past_covariates"] if covariates else standard_WD
     begin = NUM_OFFSETS + 2 + NUM_ECHOES
     inputs_WF = np.empty((len(memory_WM), begin + 4 * covariates + past_WQ.shape[1]), order="F")
     # Column-major arrays and in-place results: with short rows of many workers this is several times faster.
@@ -64,10 +64,10 @@ def gate_inputs(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array,
     # arcsinh is linear for usual changes and logarithmic for jumps, so no jump saturates the tanh layer.
     np.arcsinh(off_WM, out=inputs_WF[:, :NUM_OFFSETS])
     inputs_WF[:, NUM_OFFSETS] = np.log(scale_W) + 2.5
-    inputs_WF[:, NUM_OFFSETS + 1] = 3.0 / np.sqrt(rows["seen"] + 1.0)
-    np.divide(rows["echoes"][:, 1:], rows["echoes"][:, :1], out=inputs_WF[:, NUM_OFFSETS + 2 : begin])
+    inputs_WF[:, NUM_OFFSETS + 1] = 3.0 / np.sqrt(state_rows["seen"] + 1.0)
+    np.divide(state_rows["echoes"][:, 1:], state_rows["echoes"][:, :1], out=inputs_WF[:, NUM_OFFSETS + 2 : begin])
     if covariates:
-        effect_WD = rows["together"] / rows["covariate_moves"]
+        effect_WD = state_rows["together"] / state_rows["covariate_moves"]
         inputs_WF[:, begin : begin + covariates] = standard_WD
         inputs_WF[:, begin + covariates : begin + 2 * covariates] = known_WD
         inputs_WF[:, begin + 2 * covariates : begin + 3 * covariates] = effect_WD
@@ -92,9 +92,9 @@ def covariate_columns(covariates: int, covariate_lags: int) -> Array:
 # -- how it moves on ---------------------------------------------------------------------------------------------
 
 
-def advance_memory(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> Rows:
+def advance_memory(state_rows: StateRows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> StateRows:
     """Return the memory one iteration later; for a worker without a log speed (NaN) only the covariates move."""
-    memory_WM, seen_W, covariates = rows["memory"], rows["seen"], standard_WD.shape[1]
+    memory_WM, seen_W, covariates = state_rows["memory"], state_rows["seen"], standard_WD.shape[1]
     # Every entry is computed for all workers first, and restored below for those without a log speed.
     # Averages of new workers are plain means at first; without new workers there is a shorter way to the same result.
     settled = np.minimum.reduce(seen_W) >= 1.0 / SMOOTHINGS[-1]
@@ -104,27 +104,27 @@ def advance_memory(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD:
     line_WE[:, 0] = log_speed_W
     line_WE[:, 1:] = memory_WM[:, : NUM_ECHOES + 1]
     change_WE = line_WE[:, :-1] - line_WE[:, 1:]
-    scale_W1 = running_scale(rows)[:, None]
+    scale_W1 = running_scale(state_rows)[:, None]
     bounded_WE = np.minimum(np.maximum(change_WE / scale_W1, -MAX_CHANGE), MAX_CHANGE)
     newest_W1 = bounded_WE[:, :1]
     later = {
         "memory": _push_log_speeds(memory_WM, None if settled else seen_W, log_speed_W),
-        "scale": _update_scale(rows, np.abs(newest_W1 * scale_W1)[:, 0], settled, change_WE[:, 0]),
+        "scale": _update_scale(state_rows, np.abs(newest_W1 * scale_W1)[:, 0], settled, change_WE[:, 0]),
         "seen": seen_W + 1.0,
-        "echoes": _smooth(rows["echoes"], newest_W1 * bounded_WE),
+        "echoes": _smooth(state_rows["echoes"], newest_W1 * bounded_WE),
     }
     if covariates:
-        move_WD = standard_WD - rows["past_covariates"][:, :covariates]
-        later["together"] = _smooth(rows["together"], newest_W1 * move_WD)
-        later["covariate_moves"] = _smooth(rows["covariate_moves"], np.square(move_WD) + 0.3)
+        move_WD = standard_WD - state_rows["past_covariates"][:, :covariates]
+        later["together"] = _smooth(state_rows["together"], newest_W1 * move_WD)
+        later["covariate_moves"] = _smooth(state_rows["covariate_moves"], np.square(move_WD) + 0.3)
     if not all_finite(log_speed_W):
         reported_W = np.isfinite(log_speed_W)
         for name, new in later.items():
-            later[name] = np.where(reported_W if new.ndim == 1 else reported_W[:, None], new, rows[name])
+            later[name] = np.where(reported_W if new.ndim == 1 else reported_W[:, None], new, state_rows[name])
     if covariates:
-        later["past_covariates"] = np.concatenate([standard_WD, rows["past_covariates"][:, :-covariates]], axis=1)
+        later["past_covariates"] = np.concatenate([standard_WD, state_rows["past_covariates"][:, :-covariates]], axis=1)
         later["known_before"] = known_WD
-    return rows | later
+    return state_rows | later
 
 
 def _push_log_speeds(memory_WM: Array, seen_W: Array | None, log_speed_W: Array) -> Array:
@@ -138,9 +138,9 @@ def _push_log_speeds(memory_WM: Array, seen_W: Array | None, log_speed_W: Array)
     return moved_WM
 
 
-def _update_scale(rows: Rows, bounded_W: Array, is_settled: np.bool_, change_W: Array) -> Array:
+def _update_scale(state_rows: StateRows, bounded_W: Array, is_settled: np.bool_, change_W: Array) -> Array:
     """Return the running mean of the bounded sizes of changes; NaN before the second log speed."""
-    scale_W, seen_W = rows["scale"], rows["seen"]
+    scale_W, seen_W = state_rows["scale"], state_rows["seen"]
     if is_settled:
         return scale_W + SCALE_SMOOTHING * (bounded_W - scale_W)
     rate_W = np.maximum(SCALE_SMOOTHING, 1.0 / np.maximum(seen_W, 1.0))
@@ -242,27 +242,27 @@ class GatedNARX(Network):
             answer = self._cached_forecast = (memory_WM, covariates_WD, self._next_log_speed(self.state, covariates_WD))
         return answer[2]
 
-    def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
-        last_W = rows["memory"][:, 0]
+    def _next_log_speed(self, state_rows: StateRows, covariates_WD: Array) -> Array:
+        last_W = state_rows["memory"][:, 0]
         if not self.weights_:
             return last_W
-        inputs_WF, references_WR, unit_W = gate_inputs(rows, *self._standardize(rows, covariates_WD))
+        inputs_WF, references_WR, unit_W = gate_inputs(state_rows, *self._standardize(state_rows, covariates_WD))
         change_W = gated_layer(self.weights_, inputs_WF, references_WR, unit_W)
-        expected_W = last_W + running_scale(rows) * change_W
+        expected_W = last_W + running_scale(state_rows) * change_W
         return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEED_RANGE[0]), LOG_SPEED_RANGE[1]))
 
-    def _standardize(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
+    def _standardize(self, state_rows: StateRows, covariates_WD: Array) -> tuple[Array, Array]:
         """Return covariates to serve with, as `_compute_standardized` does; none where no covariate was ever known."""
-        scaled, past_WQ = self._cached_standardized, rows["past_covariates"]
+        scaled, past_WQ = self._cached_standardized, state_rows["past_covariates"]
         # The forecast asked for the same, and learning asks again.
         if scaled is None or scaled[0] is not past_WQ or scaled[1] is not covariates_WD:
-            standard = self._compute_standardized(rows, covariates_WD)
+            standard = self._compute_standardized(state_rows, covariates_WD)
             if not any_true(standard[1]):
                 standard = (covariates_WD[:, :0], covariates_WD[:, :0])
             scaled = self._cached_standardized = (past_WQ, covariates_WD, standard)
         return scaled[2]
 
-    def _compute_standardized(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
+    def _compute_standardized(self, state_rows: StateRows, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the covariates in deviations, the last (or 0) where one is missing, and which were ever known."""
         standard_WD = (covariates_WD - self.covariate_mean_) / self.covariate_scale_
         # clipped at 4 standard deviations: the network was not fitted farther out
@@ -270,12 +270,12 @@ class GatedNARX(Network):
         missing_WD = np.isnan(standard_WD)
         if not any_true(missing_WD):
             return standard_WD, np.ones_like(standard_WD)
-        before_WD = rows["past_covariates"][:, : len(self.covariate_names_)]
-        known_WD = np.where(missing_WD, rows["known_before"], 1.0)
+        before_WD = state_rows["past_covariates"][:, : len(self.covariate_names_)]
+        known_WD = np.where(missing_WD, state_rows["known_before"], 1.0)
         return np.where(missing_WD, before_WD, standard_WD), known_WD
 
-    def _advance(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
-        return advance_memory(rows, log_speed_W, *self._standardize(rows, covariates_WD))
+    def _advance(self, state_rows: StateRows, log_speed_W: Array, covariates_WD: Array) -> StateRows:
+        return advance_memory(state_rows, log_speed_W, *self._standardize(state_rows, covariates_WD))
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -295,11 +295,13 @@ class GatedNARX(Network):
 
     def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
         roles = list(fit_options.window_roles(trace, self.training.validation))
-        for k, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
+        for k, state_rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             used_W, validates = roles[k]
-            target_W = (log_speed_W - rows["memory"][:, 0]) / running_scale(rows)
-            usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs_WF, references_WR, unit_W = gate_inputs(rows, *self._compute_standardized(rows, covariates_WD))
+            target_W = (log_speed_W - state_rows["memory"][:, 0]) / running_scale(state_rows)
+            usable_W = used_W & np.isfinite(target_W) & np.isfinite(state_rows["scale"])
+            inputs_WF, references_WR, unit_W = gate_inputs(
+                state_rows, *self._compute_standardized(state_rows, covariates_WD)
+            )
             columns = {"inputs": inputs_WF, "targets": target_W, "references": references_WR, "unit": unit_W}
             columns["validates"] = np.full(len(usable_W), validates)
             yield {name: column[usable_W] for name, column in columns.items()}

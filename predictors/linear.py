@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-Rows = dict[str, Array]
+StateRows = dict[str, Array]
 
 LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
 """Number of past log speeds, and smoothings of the averages of log speed, that serve as inputs."""
@@ -38,7 +38,7 @@ HUBER_BOUND = 2.0
 """Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
 
 
-def initial_inputs(count: int, covariates: int) -> Rows:
+def initial_inputs(count: int, covariates: int) -> StateRows:
     """Return the memory of ``count`` workers that have not reported."""
     return {
         "log_speed": np.full((count, LAGS), np.nan),
@@ -51,26 +51,26 @@ def initial_inputs(count: int, covariates: int) -> Rows:
     }
 
 
-def make_inputs(rows: Rows, covariates_WD: Array, scale_W: Array, extra_columns: int = 0) -> Array:
+def make_inputs(state_rows: StateRows, covariates_WD: Array, scale_W: Array, extra_columns: int = 0) -> Array:
     """Return how far references are from the last speed, then covariates from their mean and last value, in scales.
 
     ``extra_columns`` columns between the two are left for the caller to fill.
     """
-    covariates, last_W1 = covariates_WD.shape[1], rows["log_speed"][:, :1]
+    covariates, last_W1 = covariates_WD.shape[1], state_rows["log_speed"][:, :1]
     begin = NUM_SPEED_INPUTS + extra_columns
     inputs_WF = np.empty((len(last_W1), begin + 2 * covariates), order="F")
     if extra_columns:
         inputs_WF[:, NUM_SPEED_INPUTS:begin] = 0.0
-    np.subtract(rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
-    np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : NUM_SPEED_INPUTS])
+    np.subtract(state_rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
+    np.subtract(state_rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : NUM_SPEED_INPUTS])
     inputs_WF[:, :NUM_SPEED_INPUTS] /= scale_W[:, None]
     if covariates:
         # Relative to the mean, so that the unit of a covariate does not matter.
-        floor_WD = 1e-9 * np.abs(rows["covariate_mean"]) + 1e-150
-        spread_WD = np.maximum(np.sqrt(rows["covariate_spread"]), floor_WD)
+        floor_WD = 1e-9 * np.abs(state_rows["covariate_mean"]) + 1e-150
+        spread_WD = np.maximum(np.sqrt(state_rows["covariate_spread"]), floor_WD)
         driven_WF = inputs_WF[:, begin:]
-        np.divide(covariates_WD - rows["covariate_mean"], spread_WD, out=driven_WF[:, :covariates])
-        np.divide(covariates_WD - rows["last_covariates"], spread_WD, out=driven_WF[:, covariates:])
+        np.divide(covariates_WD - state_rows["covariate_mean"], spread_WD, out=driven_WF[:, :covariates])
+        np.divide(covariates_WD - state_rows["last_covariates"], spread_WD, out=driven_WF[:, covariates:])
         # covariates count as at most 4 deviations from their mean, or from their last value
         np.minimum(np.maximum(driven_WF, -4.0), 4.0, out=driven_WF)
     if not all_finite(inputs_WF):
@@ -78,11 +78,11 @@ def make_inputs(rows: Rows, covariates_WD: Array, scale_W: Array, extra_columns:
     return inputs_WF
 
 
-def target_change(rows: Rows, log_speed_W: Array, scale_W: Array) -> Array:
+def target_change(state_rows: StateRows, log_speed_W: Array, scale_W: Array) -> Array:
     """Return the change to this log speed in scales, NaN for a worker without any change before to scale by."""
-    target_W = (log_speed_W - rows["log_speed"][:, 0]) / scale_W
-    if not all_finite(rows["scale"]):
-        target_W[np.isnan(rows["scale"])] = np.nan
+    target_W = (log_speed_W - state_rows["log_speed"][:, 0]) / scale_W
+    if not all_finite(state_rows["scale"]):
+        target_W[np.isnan(state_rows["scale"])] = np.nan
     return np.asarray(target_W)
 
 
@@ -110,48 +110,52 @@ def example_penalty(error_W: Array, far_W: Array) -> Array:
     return np.asarray(np.maximum(np.abs(error_W) / HUBER_BOUND, 1.0) * far_W)
 
 
-def advance_inputs(rows: Rows, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -> None:
+def advance_inputs(state_rows: StateRows, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -> None:
     """Move the delay line, averages, scale and covariates on; a worker that did not report keeps its own.
 
     Without columns no covariate is known, and none moves.
     """
-    change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
-    moved_WR = np.empty_like(rows["log_speed"])
-    moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, rows["log_speed"][:, :-1]
+    change_W = np.abs(log_speed_W - state_rows["log_speed"][:, 0])
+    moved_WR = np.empty_like(state_rows["log_speed"])
+    moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, state_rows["log_speed"][:, :-1]
     bounded_W = np.minimum(change_W, 5.0 * scale_W)
-    later_W = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
+    later_W = state_rows["scale"] + SCALE_SMOOTHING * (bounded_W - state_rows["scale"])
     seen_W: Mask | float = 1.0
     if all_finite(later_W):  # without gaps there is a shorter way
-        rows["log_speed"], rows["scale"] = moved_WR, later_W
-        rows["averages"] = rows["averages"] + SMOOTHINGS * (log_speed_W[:, None] - rows["averages"])
+        state_rows["log_speed"], state_rows["scale"] = moved_WR, later_W
+        state_rows["averages"] = state_rows["averages"] + SMOOTHINGS * (log_speed_W[:, None] - state_rows["averages"])
     else:
         seen_W = np.isfinite(log_speed_W)
-        scale_W = np.where(np.isnan(rows["scale"]), change_W, later_W)
-        rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
-        rows["log_speed"] = np.where(seen_W[:, None], moved_WR, rows["log_speed"])
-        rows["averages"] = smooth(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
+        scale_W = np.where(np.isnan(state_rows["scale"]), change_W, later_W)
+        state_rows["scale"] = np.where(np.isfinite(change_W), scale_W, state_rows["scale"])
+        state_rows["log_speed"] = np.where(seen_W[:, None], moved_WR, state_rows["log_speed"])
+        state_rows["averages"] = smooth(state_rows["averages"], log_speed_W[:, None], SMOOTHINGS)
     if covariates_WD.shape[1]:
-        _advance_covariates(rows, covariates_WD)
-    rows["seen"] = rows["seen"] + seen_W
+        _advance_covariates(state_rows, covariates_WD)
+    state_rows["seen"] = state_rows["seen"] + seen_W
 
 
-def _advance_covariates(rows: Rows, covariates_WD: Array) -> None:
-    off_WD = covariates_WD - rows["covariate_mean"]
+def _advance_covariates(state_rows: StateRows, covariates_WD: Array) -> None:
+    off_WD = covariates_WD - state_rows["covariate_mean"]
     # plain means of the first 50 values, then running ones
-    rate_W1 = np.maximum(0.02, 1.0 / (rows["seen"] + 1.0))[:, None]
-    mean_WD = rows["covariate_mean"] + rate_W1 * off_WD
-    spread_WD = rows["covariate_spread"] + rate_W1 * (np.square(off_WD) - rows["covariate_spread"])
+    rate_W1 = np.maximum(0.02, 1.0 / (state_rows["seen"] + 1.0))[:, None]
+    mean_WD = state_rows["covariate_mean"] + rate_W1 * off_WD
+    spread_WD = state_rows["covariate_spread"] + rate_W1 * (np.square(off_WD) - state_rows["covariate_spread"])
     if not all_finite(mean_WD):  # a first sample becomes the mean, and a missing one changes nothing
-        unknown_WD, first_WD = np.isnan(covariates_WD), np.isnan(rows["covariate_mean"])
-        mean_WD = np.where(unknown_WD, rows["covariate_mean"], np.where(first_WD, covariates_WD, mean_WD))
-        spread_WD = np.where(unknown_WD | first_WD, rows["covariate_spread"], spread_WD)
-        covariates_WD = np.where(unknown_WD, rows["last_covariates"], covariates_WD)
-    rows["covariate_spread"], rows["covariate_mean"], rows["last_covariates"] = spread_WD, mean_WD, covariates_WD
+        unknown_WD, first_WD = np.isnan(covariates_WD), np.isnan(state_rows["covariate_mean"])
+        mean_WD = np.where(unknown_WD, state_rows["covariate_mean"], np.where(first_WD, covariates_WD, mean_WD))
+        spread_WD = np.where(unknown_WD | first_WD, state_rows["covariate_spread"], spread_WD)
+        covariates_WD = np.where(unknown_WD, state_rows["last_covariates"], covariates_WD)
+    state_rows["covariate_spread"], state_rows["covariate_mean"], state_rows["last_covariates"] = (
+        spread_WD,
+        mean_WD,
+        covariates_WD,
+    )
 
 
-def running_scale(rows: Rows) -> Array:
+def running_scale(state_rows: StateRows) -> Array:
     """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
-    return np.asarray(np.fmax(rows["scale"], MIN_SCALE))
+    return np.asarray(np.fmax(state_rows["scale"], MIN_SCALE))
 
 
 PRIOR_VARIANCE = 0.05
@@ -258,9 +262,9 @@ class RLS(FleetPredictor):
         }
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        rows, (inputs_WF, scale_W) = self.state, self._inputs(covariates_WD)
-        step_W = bound_step(np.add.reduce(inputs_WF * rows["weights"], axis=1), max_step(inputs_WF))
-        return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_W * step_W))
+        state_rows, (inputs_WF, scale_W) = self.state, self._inputs(covariates_WD)
+        step_W = bound_step(np.add.reduce(inputs_WF * state_rows["weights"], axis=1), max_step(inputs_WF))
+        return np.asarray(np.exp(state_rows["log_speed"][:, 0] + scale_W * step_W))
 
     def _inputs(self, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learned."""

@@ -175,7 +175,7 @@ def collect_windows(
     return windows
 
 
-Rows = dict[str, Array]
+StateRows = dict[str, Array]
 
 LOG_SPEED_RANGE = (np.log(MIN_SPEED), np.log(MAX_SPEED))
 """The least and the greatest log speed that a network forecasts."""
@@ -211,7 +211,7 @@ class Network(FleetPredictor):
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
         """Collect windows, and fit the weights to them, beginning with those that there are."""
 
-    def replay_trace(self, trace: Trace) -> Iterator[tuple[int, Rows, Array, Array]]:
+    def replay_trace(self, trace: Trace) -> Iterator[tuple[int, StateRows, Array, Array]]:
         """Yield every iteration in which it would have forecast this trace, on inputs as it sees them in serving.
 
         Each comes with the workers' state before it, the covariates at its start, and its measured log speeds.
@@ -221,9 +221,9 @@ class Network(FleetPredictor):
         covariates_TWD = trace.covariates_named(served.covariate_names)
         for k, log_speed_W in enumerate(np.log(trace.speed)):
             covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
-            rows = served.state
-            yield k, rows, covariates_WD, log_speed_W
-            served.state = rows | served._advance(rows, log_speed_W, covariates_WD)
+            state_rows = served.state
+            yield k, state_rows, covariates_WD, log_speed_W
+            served.state = state_rows | served._advance(state_rows, log_speed_W, covariates_WD)
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -234,17 +234,17 @@ class Network(FleetPredictor):
         return np.exp(self._log_speed_ahead(covariates_WD, horizon))
 
     def _log_speed_ahead(self, covariates_WD: Array, horizon: int) -> Array:
-        rows = self.state
+        state_rows = self.state
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
-            rows = self._advance(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
-        return self._next_log_speed(rows, covariates_WD)
+            state_rows = self._advance(state_rows, self._next_log_speed(state_rows, covariates_WD), covariates_WD)
+        return self._next_log_speed(state_rows, covariates_WD)
 
     @abstractmethod
-    def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
+    def _next_log_speed(self, state_rows: StateRows, covariates_WD: Array) -> Array:
         """Return the log of the next speed."""
 
     @abstractmethod
-    def _advance(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
+    def _advance(self, state_rows: StateRows, log_speed_W: Array, covariates_WD: Array) -> StateRows:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
 
     # -- saving --------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import FitOptions, TraceSummary
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
-from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, Rows, Training, collect_windows
+from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, StateRows, Training, collect_windows
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -61,42 +61,46 @@ class RecurrentPredictor(Network):
             "last_covariates": np.zeros((count, len(self.covariate_names_))),
         }
 
-    def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
+    def _next_log_speed(self, state_rows: StateRows, covariates_WD: Array) -> Array:
         if not self.weights_:
-            return rows["log_speed"]
-        state_WH = self.step_cell(self._inputs(rows, covariates_WD), rows["state"])
+            return state_rows["log_speed"]
+        state_WH = self.step_cell(self._inputs(state_rows, covariates_WD), state_rows["state"])
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
         # A bound relative to the newest change still lets the forecast return after a jump of any size.
         # at most the newest change plus 5 running scales from the last log speed
-        reach_W = np.abs(rows["change"]) / running_scale(rows) + 5.0
-        return np.clip(rows["log_speed"] + running_scale(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEED_RANGE)
+        reach_W = np.abs(state_rows["change"]) / running_scale(state_rows) + 5.0
+        return np.clip(
+            state_rows["log_speed"] + running_scale(state_rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEED_RANGE
+        )
 
-    def _inputs(self, rows: Rows, covariates_WD: Array) -> Array:
+    def _inputs(self, state_rows: StateRows, covariates_WD: Array) -> Array:
         """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""
-        change_W = np.arcsinh(rows["change"] / running_scale(rows))
-        return np.concatenate([change_W[:, None], self._standardize(rows, covariates_WD)], axis=1)
+        change_W = np.arcsinh(state_rows["change"] / running_scale(state_rows))
+        return np.concatenate([change_W[:, None], self._standardize(state_rows, covariates_WD)], axis=1)
 
-    def _standardize(self, rows: Rows, covariates_WD: Array) -> Array:
+    def _standardize(self, state_rows: StateRows, covariates_WD: Array) -> Array:
         # clipped at 4 standard deviations: the network was not fitted farther out
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -4.0, 4.0)
-        return np.where(np.isnan(standard_WD), rows["last_covariates"], standard_WD)
+        return np.where(np.isnan(standard_WD), state_rows["last_covariates"], standard_WD)
 
-    def _advance(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
+    def _advance(self, state_rows: StateRows, log_speed_W: Array, covariates_WD: Array) -> StateRows:
         """Return the state one iteration later; a worker without a log speed (NaN) keeps its state."""
-        change_W = log_speed_W - rows["log_speed"]
+        change_W = log_speed_W - state_rows["log_speed"]
         # The newest change weighs 5% in a worker's running scale, and counts for at most 5 scales.
-        bounded_W = np.minimum(np.abs(change_W), 5.0 * running_scale(rows))
-        smoothed_W = rows["scale"] + 0.05 * (bounded_W - rows["scale"])
+        bounded_W = np.minimum(np.abs(change_W), 5.0 * running_scale(state_rows))
+        smoothed_W = state_rows["scale"] + 0.05 * (bounded_W - state_rows["scale"])
         later = {
             "log_speed": log_speed_W,
             "change": np.where(np.isnan(change_W), 0.0, change_W),
-            "scale": np.where(np.isnan(rows["scale"]), np.abs(change_W), smoothed_W),
+            "scale": np.where(np.isnan(state_rows["scale"]), np.abs(change_W), smoothed_W),
         }
         if self.weights_:
-            later["state"] = self.step_cell(self._inputs(rows, covariates_WD), rows["state"])
+            later["state"] = self.step_cell(self._inputs(state_rows, covariates_WD), state_rows["state"])
         seen_W = np.isfinite(log_speed_W)
-        merged = {n: np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[n]) for n, new in later.items()}
-        return rows | merged | {"last_covariates": self._standardize(rows, covariates_WD)}
+        merged = {
+            n: np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, state_rows[n]) for n, new in later.items()
+        }
+        return state_rows | merged | {"last_covariates": self._standardize(state_rows, covariates_WD)}
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -111,10 +115,12 @@ class RecurrentPredictor(Network):
     def _make_sequences(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
         """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
         inputs, targets = [], []
-        for _, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
-            inputs.append(self._inputs(rows, covariates_WD))
-            known_W = np.isfinite(rows["scale"])
-            targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / running_scale(rows), np.nan))
+        for _, state_rows, covariates_WD, log_speed_W in self.replay_trace(trace):
+            inputs.append(self._inputs(state_rows, covariates_WD))
+            known_W = np.isfinite(state_rows["scale"])
+            targets.append(
+                np.where(known_W, (log_speed_W - state_rows["log_speed"]) / running_scale(state_rows), np.nan)
+            )
         reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
         held_out = fit_options.held_out

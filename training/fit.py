@@ -182,7 +182,9 @@ def fit(
     if (left := list(source.left_out.values())) and is_first:
         more = f"; and {len(left) - 10} more" if len(left) > 10 else ""
         warnings.warn(f"{len(left)} files were left out of the fit: {'; '.join(left[:10])}{more}", stacklevel=2)
-    logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.names), _seconds_since(began))
+    logger.info(
+        "fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.trace_names), _seconds_since(began)
+    )
     return fitted
 
 
@@ -243,7 +245,7 @@ def _report_reading(source: Source, report_progress: Callable[[FitProgress], Non
     began = time.perf_counter()
     for came, trace in enumerate(source, 1):
         yield trace
-        done = len(source.names)
+        done = len(source.trace_names)
         report_progress(FitProgress("read", done, max(len(source), done), came / _seconds_since(began)))
 
 

@@ -175,10 +175,16 @@ def _parse_header(path: Path, header: str) -> dict[str, Any]:
         )
     for name, kind in (("kind", str), ("configuration", dict), ("text", dict), ("fitted_on", str)):
         if not isinstance(about.get(name), kind):
-            raise ValueError(f"{path}: the model's header must hold {name}, a {kind.__name__}, got {about.get(name)!r}")
+            raise ValueError(
+                f"{path}: the model's header must hold {name}, a {kind.__name__}, got {about.get(name)!r}: fit the "
+                "model again"
+            )
     for name, words in about["text"].items():
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ValueError(f"{path}: the model's header must hold a list of texts as {name!r}, got {words!r:.80}")
+            raise ValueError(
+                f"{path}: the model's header must hold a list of texts as {name!r}, got {words!r:.80}: fit the "
+                "model again"
+            )
         if (
             len(words) * max(map(len, words), default=0) > MAX_HEADER_CHARS
         ):  # an array gives each the room of the longest

@@ -34,7 +34,7 @@ class Source:
 
     Attributes
     ----------
-    names
+    trace_names
         Names of the traces that are fitted to, complete after the first pass.
     left_out
         Why files are not fitted to, by file, complete after the first pass.
@@ -61,7 +61,7 @@ class Source:
     def __init__(self, traces: TraceSource, *, strict: bool = False, options: Mapping[str, Any] | None = None) -> None:
         self.strict = strict
         self.options = dict(options or {})
-        self.names: list[str] = []
+        self.trace_names: list[str] = []
         self.left_out: dict[str, str] = {}
         self._num_usable: dict[int, int] = {}
         self._first_pass_done = False
@@ -78,21 +78,21 @@ class Source:
     # -- passes --------------------------------------------------------------------------------------------------
 
     def _first_pass(self) -> Iterator[Trace]:
-        self.names, self._num_usable = [], {}
+        self.trace_names, self._num_usable = [], {}
         derived: list[str] = []
         for place, (file, load) in enumerate(self._loads):
             self._num_usable[place] = 0
             for trace in self._iter_readable(file, load):
-                self.names.append(trace.name)
+                self.trace_names.append(trace.name)
                 derived += [trace.name] if "derived" in trace.meta else []
-                if 0 < len(derived) < len(self.names):
+                if 0 < len(derived) < len(self.trace_names):
                     raise ValueError(
                         f"traces {derived[:5]} have speeds derived from resource usage and "
                         "others have measured ones; fit the two kinds separately"
                     )
                 self._num_usable[place] += 1
                 yield trace
-        if not self.names:
+        if not self.trace_names:
             why = "".join(f"; {left}" for left in islice(self.left_out.values(), 3))
             raise ValueError(f"traces must hold at least one trace to fit, got none{why}")
         self._first_pass_done = True

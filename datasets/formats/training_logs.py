@@ -260,7 +260,10 @@ def read_hivemind_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
         counts = RowCounts()
         peers = {found[1]: name for name in parse_header(read_head(path)) if (found := PEER_PATTERN.fullmatch(name))}
         if not peers:
-            raise ValueError(f"{path}: has no column 04_peers/peer_<k>_samples_per_second")
+            raise ValueError(
+                f"{path}: is no log of hivemind's monitor, as it has no column 04_peers/peer_<k>_samples_per_second: "
+                "pass another format"
+            )
         table = read_csv_frame(path, dict.fromkeys((TIME_COLUMN, *peers.values()), NUMBER), counts)
         table = _drop_untimed(table, counts).groupby(TIME_COLUMN, as_index=False).last()
         rate_TW = table[list(peers.values())].to_numpy()

@@ -124,7 +124,7 @@ def test_files_that_cannot_be_merged_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"a\.jsonl, .*a\.jsonl: .*worker"):
         merge([plain, plain])
     (tmp_path / "other.jsonl").write_text("[]\n")
-    with pytest.raises(ValueError, match=r"other\.jsonl, line 1: expected the header"):
+    with pytest.raises(ValueError, match=r"other\.jsonl, line 1 is no header"):
         merge([tmp_path / "other.jsonl"])
 
 
@@ -156,7 +156,7 @@ def test_unexplained_columns_named_by_file(tmp_path, field, value):
     path.write_text(json.dumps(HEADER) + "\n[0, 8, 0.5, 0, 0, 1, 2]\n")
     assert merge([path]).seconds[0, 0] == 0.5
     path.write_text(json.dumps({**HEADER, field: value}) + "\n[0, 8, 0.5, 0, 0, 1, 2]\n")
-    with pytest.raises(ValueError, match=r"0\.jsonl, line 1: expected the header"):
+    with pytest.raises(ValueError, match=r"0\.jsonl, line 1 is no header"):
         merge([path])
 
 

@@ -106,7 +106,7 @@ class SimulatedRanks:
                 for number, parts in enumerate(placed[: plan.steps]):
                     gradients, draws = self.average_gradients(number, parts)
                     for record, refs in zip(records, parts, strict=True):
-                        record.streams[ROWS].append([self.sample(ref) for ref in refs])
+                        record.streams[ROWS].append([self.sample_at(ref) for ref in refs])
                         record.steps.append(StepRecord({ROWS: number + 1}, gradients, {}, {"draws": draws}))
         finally:  # every run starts from the same buffers
             for name, buffer in self.model.named_buffers():
@@ -121,7 +121,7 @@ class SimulatedRanks:
         rank, number, place = ref
         return rank * self.shares[number] + place
 
-    def sample(self, ref: Ref) -> Sample:
+    def sample_at(self, ref: Ref) -> Sample:
         """Return a sample by its row, with the sizes of its parts."""
         item = convert_tensors(self.batches[ref[1]], lambda tensor: tensor[self.row(ref)])
         return Sample(self.row(ref), part_sizes(serialize(to_plain(item))))

@@ -69,7 +69,7 @@ def fit(
     if not first:
         return
     out.print(escape(repr(fitted)))
-    about = ", ".join(source.names[:100])
+    about = ", ".join(source.trace_names[:100])
     try:
         file = save_model(fitted, model, fitted_on=about)
     except OSError as error:  # the disk may have filled up during the fit, whose result is not to be lost

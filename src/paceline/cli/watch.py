@@ -231,13 +231,13 @@ def _alarms(run: Run, silent_seconds: float) -> Iterator[Text]:
     yield from _file_alarms(run, "iteration")
 
 
-def _file_alarms(run: Run | AsyncRun, noun: str) -> Iterator[Text]:
+def _file_alarms(run: Run | AsyncRun, record_noun: str) -> Iterator[Text]:
     if run.skipped_lines:
         were = "was" if run.skipped_lines == 1 else "were"
         skipped = _text.count(run.skipped_lines, "line")
         yield Text(f"{skipped} of the file could not be read and {were} skipped.", style="bold yellow")
     if run.lost_records:
-        lost = _text.count(run.lost_records, noun)
+        lost = _text.count(run.lost_records, record_noun)
         yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 

@@ -348,9 +348,9 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         assert self._trainer_loader.loader.after_batch is not None
         self._trainer_loader.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
 
-    def _attach(self, kind: str) -> None:
+    def _attach(self, loss_kind: str) -> None:
         assert self._trainer_loader is not None
-        self._loss_kind = kind
+        self._loss_kind = loss_kind
         self._attached_to = (self.model_wrapped, self._trainer_loader.loader)
         self.balance = balance = attach(*self._attached_to, **self._balance_options)
         balance.on_iteration.extend(self._sinks)

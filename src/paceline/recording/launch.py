@@ -37,9 +37,9 @@ recordings: list[Watch] = []
 """The recording of this process: one, once its model is known."""
 
 
-def watch_ddp(module: Any) -> None:
+def watch_ddp(ddp_module: Any) -> None:
     """Record the first DistributedDataParallel of this process, a class of this module, from its construction on."""
-    ddp = module.DistributedDataParallel
+    ddp = ddp_module.DistributedDataParallel
     begin, register = ddp.__init__, ddp.register_comm_hook
     if os.environ.get(PROBE_STEPS_ENV):
         cut_batches()
@@ -58,16 +58,16 @@ def watch_ddp(module: Any) -> None:
     ddp.__init__, ddp.register_comm_hook = init_and_record, register_timed_hook
 
 
-def watch_other_models(module: Any) -> None:
+def watch_models_without_ddp(optimizer_module: Any) -> None:
     """Record a model without DistributedDataParallel: the one that is called in training after the first step.
 
     Recording begins with the second iteration. Nothing is communicated, as not all ranks need to train this model.
-    ``module`` is that of torch's ``Optimizer``.
+    ``optimizer_module`` is that of torch's ``Optimizer``.
     """
     hooks: list[Any] = []
 
     def stepped(optimizer: Any, *rest: Any) -> None:
-        distributed = module.torch.distributed
+        distributed = optimizer_module.torch.distributed
         if recordings or hooks or not distributed.is_available() or not distributed.is_initialized():
             return
         from torch.nn import Module
@@ -79,7 +79,7 @@ def watch_other_models(module: Any) -> None:
         hooks.extend(model.register_forward_pre_hook(called, with_kwargs=True) for model in models)
 
     def begin(optimizer: Any, model: Any, args: Any, kwargs: Any) -> None:
-        if not hooks or not model.training or not module.torch.is_grad_enabled():
+        if not hooks or not model.training or not optimizer_module.torch.is_grad_enabled():
             return
         for hook in hooks:
             hook.remove()
@@ -95,7 +95,7 @@ def watch_other_models(module: Any) -> None:
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         return any(id(parameter) in stepped for parameter in model.parameters())
 
-    module.register_optimizer_step_post_hook(stepped)
+    optimizer_module.register_optimizer_step_post_hook(stepped)
 
 
 def _require_visible_waits(model: Any) -> None:
@@ -237,7 +237,7 @@ def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int
 def _run_command(command: Sequence[str], folder: Path, probe_steps: int) -> int:
     hooks = {
         "torch.nn.parallel.distributed": "paceline.recording.launch:watch_ddp",
-        "torch.optim.optimizer": "paceline.recording.launch:watch_other_models",
+        "torch.optim.optimizer": "paceline.recording.launch:watch_models_without_ddp",
     }
     variables = {RECORD_FOLDER_ENV: str(folder.resolve()), PROBE_STEPS_ENV: str(probe_steps or "")}
     with subprocess.Popen(command, env=environment_with_hooks(hooks, **variables)) as process:

@@ -179,7 +179,10 @@ def _read_file(path: Path) -> tuple[dict[str, Any], NDArray[np.float64], list[st
         raise ValueError(f"{path} holds no header, as nothing was recorded in it: leave the file out")
     header = _parse_line(path, 1, lines[0])
     if not _is_valid_header(header):
-        raise ValueError(f"{path}, line 1: expected the header of a record with schema version {SCHEMA_VERSION}")
+        raise ValueError(
+            f"{path}, line 1 is no header of a record with schema version {SCHEMA_VERSION}: leave the file out, or "
+            "record again with this version of paceline"
+        )
     columns, rows, faults = header["columns"], {}, []
     measured_C = np.array([name in MEASURED_COLUMNS for name in columns])
     for at, line in enumerate(lines[1:], start=2):

@@ -370,11 +370,11 @@ def read_async_run(path: str | Path) -> AsyncRun:
     return run
 
 
-def _read(path: str | Path, noun: str) -> Run | AsyncRun:
+def _read(path: str | Path, record_noun: str) -> Run | AsyncRun:
     reader = RunReader(path)
     if not reader.poll():
         skipped = f"; {reader.skipped_lines} of its lines could not be read" if reader.skipped_lines else ""
-        raise ValueError(f"{to_printable(str(path))} holds no {noun} yet{skipped}")
+        raise ValueError(f"{to_printable(str(path))} holds no {record_noun} yet{skipped}")
     return reader.run()
 
 

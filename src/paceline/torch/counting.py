@@ -451,7 +451,7 @@ def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
         if not begun:
             begun.append(True)
             for weighting in weightings:
-                torch.autograd.Variable._execution_engine.queue_callback(weighting.local_gradients_ready)
+                torch.autograd.Variable._execution_engine.queue_callback(weighting.on_local_gradients_ready)
 
     return [node.register_prehook(begins) for node in dict.fromkeys(nodes) if node is not None]
 

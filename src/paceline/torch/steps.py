@@ -228,7 +228,7 @@ class Steps(Weighting):
         self.rows = rows = RankReports(planning.reports_by_worker(report_WF), planning.features)
         self._used_plan = planning.plan
         self._exchanges += 1
-        self.divides_by_shares = not rows.has_same_plan  # batches are cut by different plans
+        self.renormalizes_shares = not rows.has_same_plan  # batches are cut by different plans
         if rows.is_consistent:
             planning.learn(rows)
         else:  # all ranks step next: one that has fetched its next batch would wait for others that are refused theirs

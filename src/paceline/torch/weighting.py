@@ -251,11 +251,11 @@ class Weighting:
     finds_by_order
         Whether that sum was of scaled losses, with counts or without: batches are then found by their order where rows
         say nothing of them.
-    divides_by_shares
+    renormalizes_shares
         Whether shares that do not sum to one are divided by their sum, and not refused.
     """
 
-    watches_outputs = has_scaled_counts = finds_by_order = divides_by_shares = False
+    watches_outputs = has_scaled_counts = finds_by_order = renormalizes_shares = False
 
     loss_divisor = 1
     """By what a trainer divides every loss, as Accelerate does by the number of micro-batches."""
@@ -409,7 +409,7 @@ class Weighting:
         owner = forward_pass.owner()
         return owner is not None and owner.weighting is self
 
-    def local_gradients_ready(self) -> None:
+    def on_local_gradients_ready(self) -> None:
         """Send the counts of a backward pass whose gradients are averaged now, and look at all ranks' afterwards."""
         sums = [one for one in self._under_way if one.averages_gradients()]
         for one in self._under_way:
@@ -461,7 +461,7 @@ class Weighting:
                 self.refuse(LoopError(SOME_STEPS_SCALED))
             elif min(counts) < 0 <= max(counts):
                 self.refuse(LoopError("a loss has a count on some ranks only: pass one on every rank, or on none"))
-            elif abs(residue) > 1e-9 * self.world_size and self.divides_by_shares:
+            elif abs(residue) > 1e-9 * self.world_size and self.renormalizes_shares:
                 model.divide_by_counts(self.world_size + residue)
             elif abs(residue) > 1e-9 * self.world_size:
                 self.refuse(

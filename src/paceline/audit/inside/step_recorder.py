@@ -82,7 +82,7 @@ class Names:
         return sorted(set(found))
 
     def describe_untrained(
-        self, trained_ids: set[int], values: Callable[[torch.Tensor], Any]
+        self, trained_ids: set[int], read_values: Callable[[torch.Tensor], Any]
     ) -> dict[str, list[float]]:
         """Return numbers that describe the parameters that no optimizer has, by the kind of their module."""
         found: dict[str, list[float]] = {}
@@ -93,7 +93,7 @@ class Names:
             if others:
                 kind = type(module).__name__
                 number = sum(name.startswith(f"{kind} ") for name in found)
-                found[f"{kind} {number}"] = [float(values(one).astype("float64").sum()) for one in others]
+                found[f"{kind} {number}"] = [float(read_values(one).astype("float64").sum()) for one in others]
         return found
 
 

@@ -364,7 +364,7 @@ class Server:
         """
         member = self.fleet.members.get(worker)
         if member is None or member.step is None or member.step.stamp != stamp:
-            stale = member.find_abandoned(stamp) if member is not None else None
+            stale = member.step_given_up(stamp) if member is not None else None
             if stale is not None and (samples is None or 1 <= samples <= len(stale.assigned)):
                 # Its time is learned all the same: a worker whose steps are given up needs the forecast most.
                 self.report(worker, samples or len(stale.assigned), seconds, comm_seconds)
@@ -488,7 +488,7 @@ class Server:
         self._next_ticket = tickets + 2**40
         self._gathered.pushes = []
         for member in self.fleet:
-            member.step, member.abandoned, member.last_version = None, None, -1
+            member.step, member.given_up_step, member.last_version = None, None, -1
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -539,9 +539,9 @@ class Server:
         member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
         if member is None:
             reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
-        elif member.find_abandoned(stamp) is not None:
+        elif member.step_given_up(stamp) is not None:
             outcome, reason = Outcome.DROPPED, "its step was given up before it came"
-            member.abandoned = None
+            member.given_up_step = None
         elif stamp.version > self.fleet.version or stamp.ticket >= self._next_ticket:
             reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.fleet.version}"
         else:
@@ -559,7 +559,7 @@ class Server:
         # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
         member.step, member.last_version = None, step.stamp.version - 1
         if outcome is Outcome.ABANDONED:
-            member.abandoned = step
+            member.given_up_step = step
         return len(step.assigned)
 
     def _apply_gathered(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Member:
     step: WorkerStep | None = None
     last_version: int = -1
     """The version that it pulled last, -1 before the first pull."""
-    abandoned: WorkerStep | None = None
+    given_up_step: WorkerStep | None = None
     """The last step that the server gave up while the worker was at it."""
     staleness: float = math.nan
     """Smoothed, in versions; NaN before the first push."""
@@ -56,9 +56,9 @@ class Member:
         self.clock += 1
         self.push_times = (*self.push_times[-1:], now)
 
-    def find_abandoned(self, stamp: Stamp) -> WorkerStep | None:
+    def step_given_up(self, stamp: Stamp) -> WorkerStep | None:
         """Return the step that was given up while the worker was computing it, if this is its stamp."""
-        return self.abandoned if self.abandoned is not None and self.abandoned.stamp == stamp else None
+        return self.given_up_step if self.given_up_step is not None and self.given_up_step.stamp == stamp else None
 
 
 @dataclass(eq=False)
