@@ -43,14 +43,14 @@ STEP_TIME_WORDS = {"step", "iter", "iteration", "batch", "compute", "busy", "tra
 """Words of a column that holds the time of a whole iteration."""
 
 
-def option_advice(names: Sequence[str]) -> str:
+def option_advice(column_names: Sequence[str]) -> str:
     """Return the end of an error: the options that read a table with these columns; empty if none is known."""
-    options = suggest_options(names)
+    options = suggest_options(column_names)
     if not options:
         return ""
     counted = " (samples=1 counts iterations: set the batch size if you know it)"
     chosen = options.get("seconds")
-    others = [name for name in compute_time_columns(names) if name != chosen] if chosen else []
+    others = [name for name in compute_time_columns(column_names) if name != chosen] if chosen else []
     also = (
         f"; other columns of times are {others}: name the one of a rank's own time, without waiting" if others else ""
     )
@@ -62,7 +62,7 @@ def format_options(options: Mapping[str, str]) -> str:
     return " ".join(f"--with {shlex.quote(f'{name}={value}')}" for name, value in options.items())
 
 
-def infer_options(names: Sequence[str]) -> dict[str, str]:
+def infer_options(column_names: Sequence[str]) -> dict[str, str]:
     """Return the options of a table of which each column can mean one thing only; empty for any other table.
 
     >>> infer_options(["step", "rank", "step_time_ms", "loss"])
@@ -70,17 +70,17 @@ def infer_options(names: Sequence[str]) -> dict[str, str]:
     >>> [infer_options(["step", "rank", *more]) for more in (["duration"], ["step_time", "iter_time"], ["eval_time"])]
     [{}, {}, {}]
     """
-    options = suggest_options(names)
-    times = compute_time_columns(names)
+    options = suggest_options(column_names)
+    times = compute_time_columns(column_names)
     one_of_each = all(
-        sum(_matches_words(name, meant) for name in names) == 1 for meant in (WORKER_WORDS, ITERATION_WORDS)
+        sum(_matches_words(name, meant) for name in column_names) == 1 for meant in (WORKER_WORDS, ITERATION_WORDS)
     )
     clear = one_of_each and len(times) == 1 and bool(STEP_TIME_WORDS & set(_split_words(times[0])))
-    samples = sum(_matches_words(name, SAMPLE_WORDS) for name in names) <= 1
+    samples = sum(_matches_words(name, SAMPLE_WORDS) for name in column_names) <= 1
     return options if clear and samples and {"worker", "seconds"} <= options.keys() else {}
 
 
-def compute_time_columns(names: Sequence[str]) -> list[str]:
+def compute_time_columns(column_names: Sequence[str]) -> list[str]:
     """Return the columns that may hold a rank's own time of an iteration, whole iterations first.
 
     >>> compute_time_columns(["data_time", "duration_ms", "step_time", "elapsed_time", "eval_seconds", "forward_ms"])
@@ -99,11 +99,11 @@ def compute_time_columns(names: Sequence[str]) -> list[str]:
         *("forward", "fwd", "backward", "bwd", "optimizer", "optim", "opt", "loss", "h2d"),
         *("wall", "walltime", "real", "user", "sys"),
     }
-    times = [name for name in names if duration_unit(name) is not None and not others & set(_split_words(name))]
+    times = [name for name in column_names if duration_unit(name) is not None and not others & set(_split_words(name))]
     return sorted(dict.fromkeys(times), key=lambda name: not STEP_TIME_WORDS & set(_split_words(name)))
 
 
-def suggest_options(names: Sequence[str]) -> dict[str, str]:
+def suggest_options(column_names: Sequence[str]) -> dict[str, str]:
     """Return the options that read a table with these columns, by the words in their names; empty if these say nothing.
 
     >>> suggest_options(["timestamp", "host", "tokens_per_sec"])
@@ -111,10 +111,10 @@ def suggest_options(names: Sequence[str]) -> dict[str, str]:
     >>> suggest_options(["step", "rank0", "rank1"])
     {'iteration': 'step', 'values': 'seconds', 'samples': '1'}
     """
-    left = list(dict.fromkeys(names))
+    left = list(dict.fromkeys(column_names))
 
-    def take(role: Callable[[str], bool]) -> str | None:
-        found = next((name for name in left if role(name)), None)
+    def take(matches_role: Callable[[str], bool]) -> str | None:
+        found = next((name for name in left if matches_role(name)), None)
         if found is not None:
             left.remove(found)
         return found
@@ -150,30 +150,30 @@ def suggest_options(names: Sequence[str]) -> dict[str, str]:
     return known if iteration or start or "values" in known else {}
 
 
-def _split_words(name: str) -> list[str]:
-    return [word for word in re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) if word]
+def _split_words(column_name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column_name).lower()) if word]
 
 
-def _matches_words(name: str, expected_words: set[str]) -> bool:
+def _matches_words(column_name: str, expected_words: set[str]) -> bool:
     """Return whether a name has at least one word of ``expected_words``, and beside these only filling words."""
-    words = _split_words(name)
+    words = _split_words(column_name)
     filling = {"id", "global", "local", "idx", "index", "number", "num", "n", "size", "name", "start", "event", "wall"}
     return any(word in expected_words for word in words) and all(word in expected_words | filling for word in words)
 
 
-def duration_unit(name: str) -> str | None:
+def duration_unit(column_name: str) -> str | None:
     """Return the unit of a column of durations, ``s`` if it names none; ``None`` for any other column.
 
     >>> [duration_unit(name) for name in ("step_time_ms", "duration", "timestamp", "iteration seconds")]
     ['ms', 's', None, 's']
     """
-    words = _split_words(name)
+    words = _split_words(column_name)
     if not words or "per" in words:
         return None
     clear = len(words[-1]) > 1 and words[-1] != "min"  # `loss_min` is no time
     if words[-1] in SECONDS_PER_UNIT and (clear or (DURATION_WORDS | STEP_TIME_WORDS) & set(words[:-1])):
         return "s" if SECONDS_PER_UNIT[words[-1]] == 1.0 else words[-1]
-    return "s" if words[-1] in DURATION_WORDS and name.lower() != "time" else None
+    return "s" if words[-1] in DURATION_WORDS and column_name.lower() != "time" else None
 
 
 def column_names_in(head: str) -> list[str]:
@@ -328,13 +328,13 @@ def holds_numbers(column: pd.Series) -> bool:
     return bool(column.isna().all() or pd.to_numeric(column, errors="coerce").notna().any())
 
 
-def _apply_rate(table: pd.DataFrame, name: str, counts: RowCounts) -> pd.DataFrame:
+def _apply_rate(table: pd.DataFrame, rate_column: str, counts: RowCounts) -> pd.DataFrame:
     """Return the table with the samples of one second, from a column of rates."""
     import pandas as pd
 
-    if name not in table:
-        raise ValueError(f"columns {[name]} are missing; there are {list(table.columns)}")
-    rate = pd.Series(numeric_column(table, name), index=table.index)
+    if rate_column not in table:
+        raise ValueError(f"columns {[rate_column]} are missing; there are {list(table.columns)}")
+    rate = pd.Series(numeric_column(table, rate_column), index=table.index)
     bad = (rate <= 0) | rate.isin([np.inf])
     counts.drop_cells("rates that are not positive and finite", bad.sum())
-    return table.drop(columns=name).assign(samples=rate.mask(bad), seconds=1.0)
+    return table.drop(columns=rate_column).assign(samples=rate.mask(bad), seconds=1.0)

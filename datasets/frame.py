@@ -195,27 +195,29 @@ def _sort_names(worker: pd.Series[Any]) -> tuple[NDArray[np.str_], NDArray[np.in
     return workers, place_C[name_N]
 
 
-def require_dense(rows: int, iterations: int, workers: int) -> None:
+def require_dense(num_rows: int, iterations: int, workers: int) -> None:
     """Refuse a panel that would be nearly empty and larger than any memory."""
-    if iterations * workers > max(10_000_000, 100 * rows):
+    if iterations * workers > max(10_000_000, 100 * num_rows):
         raise ValueError(
-            f"{rows} rows name {workers} workers and {iterations} iterations, a nearly empty panel: check these columns"
+            f"{num_rows} rows name {workers} workers and {iterations} iterations, a nearly empty panel: check these "
+            "columns"
         )
 
 
-def numeric_column(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
+def numeric_column(frame: pd.DataFrame, column_name: str) -> NDArray[np.float64]:
     """Return a column as numbers."""
     import pandas as pd
 
-    kind = frame[name].dtype
+    kind = frame[column_name].dtype
     if kind == np.float64 or (isinstance(kind, np.dtype) and kind.kind in "iu"):
-        return frame[name].to_numpy(dtype=np.float64)
-    numbers = pd.to_numeric(frame[name], errors="coerce")
-    broken = numbers.isna() & frame[name].notna()
+        return frame[column_name].to_numpy(dtype=np.float64)
+    numbers = pd.to_numeric(frame[column_name], errors="coerce")
+    broken = numbers.isna() & frame[column_name].notna()
     if broken.any():
         at = _first_index(broken)
         raise ValueError(
-            f"column {name!r} must hold numbers, but row {frame.index[at]} holds {_cell_text(frame[name], at)}"
+            f"column {column_name!r} must hold numbers, but row {frame.index[at]} holds "
+            f"{_cell_text(frame[column_name], at)}"
         )
     return numbers.to_numpy(dtype=np.float64)
 

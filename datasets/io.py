@@ -312,11 +312,11 @@ def read_csv_frame(path: Path, columns: Mapping[str, str], counts: RowCounts, **
     return pd.concat(blocks, ignore_index=True)
 
 
-def _describe_parser_error(sentence: str, names: Sequence[str]) -> str:
+def _describe_parser_error(sentence: str, column_names: Sequence[str]) -> str:
     """Translate the parser's error: rows numbered like lines in an editor, columns by their names."""
     named = re.sub(
         r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'",
-        lambda found: f"row {found[2]}, column {names[int(found[1])]!r}: must hold a number, got {found[3]!r}",
+        lambda found: f"row {found[2]}, column {column_names[int(found[1])]!r}: must hold a number, got {found[3]!r}",
         sentence,
         flags=re.DOTALL,
     )

@@ -143,18 +143,18 @@ def _read_columns(file: ParquetFile, columns: Sequence[str], max_bytes: int) -> 
     return pa.Table.from_batches(batches, schema).unify_dictionaries()
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_text(arrow_type: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def _is_plain(arrow_type: pa.DataType) -> bool:
     import pyarrow as pa
 
     is_a = pa.types
     numbers = (is_a.is_integer, is_a.is_floating, is_a.is_boolean, is_a.is_timestamp, is_a.is_duration)
-    return _is_text(kind) or any(is_kind(kind) for is_kind in (*numbers, is_a.is_null, is_a.is_dictionary))
+    return _is_text(arrow_type) or any(is_kind(arrow_type) for is_kind in (*numbers, is_a.is_null, is_a.is_dictionary))
 
 
 def _too_large_message(max_bytes: int) -> str:

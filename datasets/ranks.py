@@ -64,8 +64,8 @@ def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Sequence[Trac
     rows, about = join_ranks([trace.to_frame() for trace in traces], paths)
     joined = Trace.from_frame(rows, meta={**traces[0].meta, **about})
 
-    def number(name: str) -> tuple[tuple[int, ...], str]:
-        return tuple(map(int, re.findall(r"\d+", name))) or (0,), name
+    def number(worker_name: str) -> tuple[tuple[int, ...], str]:
+        return tuple(map(int, re.findall(r"\d+", worker_name))) or (0,), worker_name
 
     return [joined.select(workers=sorted(joined.workers, key=number))]
 

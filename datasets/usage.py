@@ -190,20 +190,20 @@ def _sort_rows(rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     return rows[~again]
 
 
-def _split_by_size(path: Path, rows: pd.DataFrame, step: float) -> Iterator[pd.DataFrame]:
+def _split_by_size(path: Path, rows: pd.DataFrame, period: float) -> Iterator[pd.DataFrame]:
     """Cut rows in the order of their workers into groups whose panels are not too large."""
     if rows.empty:
         return
     first, last = rows["time"].min(), rows["time"].max()
     # Beyond what float64 can tell apart, rounding alone would make a panel of millions of empty iterations.
-    if np.spacing(max(abs(first), abs(last))) > step / 1000:
+    if np.spacing(max(abs(first), abs(last))) > period / 1000:
         raise ValueError(f"{path}: a time or its unit is wrong: {max(first, last, key=abs):g} s")
-    length = 1 + (last - first) / step
+    length = 1 + (last - first) / period
     # of more than a million iterations, and four per row, a time must be wrong
     if length > max(1_000_000, 4 * len(rows)):
         raise ValueError(
             f"{path}: {len(rows)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
-            f"{step:g} s: a time or its unit is wrong; if they are right, set a longer period"
+            f"{period:g} s: a time or its unit is wrong; if they are right, set a longer period"
         )
     # at most 3 million numbers in one trace, unless a single worker has more
     fitting = max(1, int(3_000_000 // (int(length) * len(rows.columns))))
@@ -213,30 +213,30 @@ def _split_by_size(path: Path, rows: pd.DataFrame, step: float) -> Iterator[pd.D
 
 
 def _make_trace(
-    job: str, rows: pd.DataFrame, names: Sequence[str], step: float, layout: UsageLayout, counts: RowCounts
+    job: str, rows: pd.DataFrame, worker_names: Sequence[str], period: float, layout: UsageLayout, counts: RowCounts
 ) -> Trace:
     worker_W, column_N = np.unique(rows["worker"], return_inverse=True)
-    origin = np.floor(rows["time"].min() / step) * step
-    row_N = np.floor((rows["time"] - origin) / step + 1e-3).to_numpy(dtype=np.int64)
+    origin = np.floor(rows["time"].min() / period) * period
+    row_N = np.floor((rows["time"] - origin) / period + 1e-3).to_numpy(dtype=np.int64)
     shape = (int(row_N.max()) + 1, len(worker_W))
     mean_GD = rows.drop(columns=["worker", "time"]).groupby([row_N, column_N]).mean()
     panel_TWD = np.full((*shape, mean_GD.shape[1]), np.nan)
     panel_TWD[mean_GD.index.get_level_values(0), mean_GD.index.get_level_values(1)] = mean_GD
     none_TW = np.full(shape, np.nan)
     counts.count_changed("rows were averaged with others of their period", len(rows) - len(mean_GD))
-    start_TW = origin + step * np.arange(shape[0])[:, None] + np.zeros(shape) if layout.since_1970 else None
+    start_TW = origin + period * np.arange(shape[0])[:, None] + np.zeros(shape) if layout.since_1970 else None
     return Trace(
         samples=none_TW,
         seconds=none_TW,
         start=start_TW,
         covariates=panel_TWD,
         covariate_names=list(layout.covariates),
-        workers=[names[int(number)] for number in worker_W],
+        workers=[worker_names[int(number)] for number in worker_W],
         meta={
             **layout.meta,
             "job": job,
             "units": "; ".join(f"{name}: {unit}" for name, unit in layout.covariates.items()),
-            "period_seconds": f"{step:g}",
+            "period_seconds": f"{period:g}",
             "first_time": f"{origin:.17g} s since {'1970 (UTC)' if layout.since_1970 else 'the beginning of the set'}",
             **counts.to_meta(),
         },

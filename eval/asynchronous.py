@@ -266,7 +266,7 @@ def simulate_training(task: TrainingTask, times: FleetTimes, scheme: Scheme, set
 class _Worker:
     """A worker in the race: its present step, the time that it began, and how long the worker has waited."""
 
-    row: int
+    worker_index: int
     step_number: int = 0
     pulled: Pulled | None = None
     gradient: Vector | None = None
@@ -317,9 +317,9 @@ class _RunningRace:
         seconds, accuracy = np.array(self.curve).T
         return Race(seconds, accuracy, np.array(waiting) / end, self.server)
 
-    def _pull(self, name: str) -> None:
-        worker, now = self.workers[name], self.events.now
-        worker.pulled = self.server.pull(name)
+    def _pull(self, worker_name: str) -> None:
+        worker, now = self.workers[worker_name], self.events.now
+        worker.pulled = self.server.pull(worker_name)
         if worker.pulled is None:
             worker.wait_start = now if worker.wait_start is None else worker.wait_start
             return
@@ -328,15 +328,15 @@ class _RunningRace:
         worker.gradient = self.task.gradient(worker.pulled.parameters, worker.pulled.assigned.rows)
         worker.start_time, worker.step_number = now, worker.step_number + 1
         start = now + self.times.comm_seconds / 2
-        took = self.times.seconds(worker.row, len(worker.pulled.assigned), start)
-        self.events.schedule(took + self.times.comm_seconds, (name, worker.step_number))
+        took = self.times.seconds(worker.worker_index, len(worker.pulled.assigned), start)
+        self.events.schedule(took + self.times.comm_seconds, (worker_name, worker.step_number))
 
-    def _push(self, name: str) -> None:
-        worker, now = self.workers[name], self.events.now
+    def _push(self, worker_name: str) -> None:
+        worker, now = self.workers[worker_name], self.events.now
         assert worker.pulled is not None
         assert worker.gradient is not None
         verdict = self.server.push(
-            name,
+            worker_name,
             worker.pulled.stamp,
             worker.gradient,
             seconds=now - worker.start_time - self.times.comm_seconds,
@@ -352,13 +352,13 @@ class _RunningRace:
             gone = self.workers[other]
             start = gone.start_time + self.times.comm_seconds / 2
             if now > start:
-                done = self.times.samples(gone.row, start, now)
+                done = self.times.samples(gone.worker_index, start, now)
                 self.server.report(other, int(done), now - start, self.times.comm_seconds)
             gone.step_number += 1
             self._pull(other)
-        self._pull(name)
+        self._pull(worker_name)
         for other, waiting in self.workers.items():
-            if waiting.wait_start is not None and other != name:
+            if waiting.wait_start is not None and other != worker_name:
                 self._pull(other)
 
     def _has_reached_target(self) -> bool:

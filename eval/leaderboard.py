@@ -167,7 +167,7 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
 
 
 def _score_predictor(
-    name: str,
+    predictor_name: str,
     predictor: Predictor,
     trace: Trace,
     warmup: int,
@@ -176,7 +176,7 @@ def _score_predictor(
 ) -> tuple[list[dict[str, object]], dict[str, Any], ErrorFigures]:
     """Return a row for each worker that counts, one for the job, and the figures of the errors, not every forecast."""
     result, (rmse_W, mae_W) = backtest(predictor, trace, warmup=warmup), errors_of_last
-    error_TW, about = result.error[:, counted_W], {"predictor": name, "trace": trace.name}
+    error_TW, about = result.error[:, counted_W], {"predictor": predictor_name, "trace": trace.name}
     columns = {
         "worker": np.array(trace.workers)[counted_W].tolist(),
         "rmse": result.rmse[counted_W] / rmse_W,

@@ -297,7 +297,7 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
         )
 
 
-def _add_job_facts(result: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
+def _add_job_facts(simulation: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
     """Add what only the whole trace knows."""
     accumulate = max(int(trace.meta.get("accumulate", "1")), 1)
     of_step = trace.meta.get("global_batch", "")
@@ -312,7 +312,7 @@ def _add_job_facts(result: Simulation, trace: Trace, global_batch: int | None) -
         recorded = round(float(np.quantile(samples_T, quantile, method="nearest"))) if samples_T.size else 0
         known = recorded > len(trace.workers) and not trace.meta.get("derived") and recorded % accumulate == 0
         batch = recorded // accumulate if known else None
-    assumptions = result.assumptions
+    assumptions = simulation.assumptions
     # times so alike that they may be wall times
     seconds_TW = trace.seconds[np.isfinite(trace.seconds).all(axis=1)]
     apart = float(np.median(np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1))) if len(seconds_TW) >= 3 else np.inf
@@ -320,7 +320,7 @@ def _add_job_facts(result: Simulation, trace: Trace, global_batch: int | None) -
         same = f"Workers' times differ by only {percent(apart)}, as those of whole iterations do, whoever is slow"
         assumptions = (*assumptions, f"Assumed: times are each worker's own, without waiting. {same}.")
     return replace(
-        result,
+        simulation,
         assumptions=assumptions,
         waiting=waiting_of(trace),
         job_batch=batch,
@@ -382,19 +382,21 @@ def _simulate_recorded(job: Trace, global_batch: int | None, curves: Curves | No
     return _subtract_overhead(replace(found, low=low, high=high), job.seconds)
 
 
-def _subtract_overhead(result: Simulation, seconds_TW: Array) -> Simulation:
+def _subtract_overhead(simulation: Simulation, seconds_TW: Array) -> Simulation:
     """Return what is saved once the time that balancing takes in every iteration is subtracted."""
     # seconds that balancing adds to an iteration: least, usual and most (benchmarks/simulate.md)
     least, usual, most = (seconds / float(seconds_TW.max(axis=1).mean()) for seconds in (0.0004, 0.001, 0.002))
-    saving, most_saved = result.saving - usual, result.max_saving - usual
-    return replace(result, saving=saving, max_saving=most_saved, low=result.low - most, high=result.high - least)
+    saving, most_saved = simulation.saving - usual, simulation.max_saving - usual
+    return replace(
+        simulation, saving=saving, max_saving=most_saved, low=simulation.low - most, high=simulation.high - least
+    )
 
 
-def _widen_to_all_shares(result: Simulation) -> Simulation:
+def _widen_to_all_shares(simulation: Simulation) -> Simulation:
     """Return the range of savings over all fixed shares: nothing is saved if all of the time is fixed."""
-    if result.high < MIN_SAVING or result.saving < MIN_SAVING / 2:
-        return result
-    return replace(result, saving=float("nan"), low=min(result.low, 0.0))
+    if simulation.high < MIN_SAVING or simulation.saving < MIN_SAVING / 2:
+        return simulation
+    return replace(simulation, saving=float("nan"), low=min(simulation.low, 0.0))
 
 
 def _replay_job(

@@ -349,5 +349,5 @@ class BatchTime(NestedPredictor):
         return size_W * self._relative.forecast_speed(covariates_WD, 1) / _curve_seconds(self.state, size_W)
 
 
-def _curve_seconds(rows: Mapping[str, Array], size: Array) -> Array:
-    return np.maximum(rows["floor"], rows["intercept"] + rows["slope"] * size)
+def _curve_seconds(state_rows: Mapping[str, Array], size: Array) -> Array:
+    return np.maximum(state_rows["floor"], state_rows["intercept"] + state_rows["slope"] * size)

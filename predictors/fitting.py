@@ -119,9 +119,9 @@ class TraceSummary:
             )
         return tuple(name for name in names if name not in unknown)
 
-    def mean_and_scale(self, names: tuple[str, ...]) -> tuple[Array, Array]:
+    def mean_and_scale(self, covariate_names: tuple[str, ...]) -> tuple[Array, Array]:
         """Return mean and deviation of each covariate, ``[D]``; deviation 1 if it is never known or never changes."""
-        spreads = [self.covariates.get(name, Moments()) for name in names]
+        spreads = [self.covariates.get(name, Moments()) for name in covariate_names]
         return np.array([s.mean for s in spreads], dtype=float), np.array([s.deviation for s in spreads], dtype=float)
 
 

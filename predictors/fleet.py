@@ -422,9 +422,9 @@ class FleetPredictor(Params):
         return self._cached_covariates[1]
 
 
-def _to_fortran_order(rows: dict[str, Array]) -> dict[str, Array]:
+def _to_fortran_order(state_rows: dict[str, Array]) -> dict[str, Array]:
     """Lay the workers side by side in memory (Fortran order): work on many short rows is then several times faster."""
-    return {name: np.asfortranarray(values) for name, values in rows.items()}
+    return {name: np.asfortranarray(values) for name, values in state_rows.items()}
 
 
 def shorten_names(names: Sequence[str], limit: int = 8) -> str:

@@ -143,13 +143,15 @@ class Mixture(NestedPredictor):
             self._cached_forecasts[horizon] = answer
         return answer
 
-    def _expert_forecasts(self, covariates_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
+    def _expert_forecasts(
+        self, covariates_WD: Array, forecast_expert: Callable[[FleetPredictor, Array], Array]
+    ) -> Array:
         """Return the log speed that each expert expects."""
         expected_EW = np.empty((self._columns, len(covariates_WD)))
         first = 0
         for inner, mine_WD in self._pair_with_covariates(covariates_WD):
             end = first + inner.columns
-            expected_EW[first:end] = ask(inner, mine_WD).T
+            expected_EW[first:end] = forecast_expert(inner, mine_WD).T
             first = end
         return expected_EW.T
 

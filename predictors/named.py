@@ -39,13 +39,13 @@ def register(*classes: type[FleetPredictor]) -> None:
         registry[_normalize_name(kind.__name__)] = kind
 
 
-def name_of(kind: type) -> str:
+def name_of(predictor_class: type) -> str:
     """Return the name of a class as typed on the command line.
 
     >>> [name_of(registry[plain]) for plain in ("huberewma", "gatednarx", "lastvalue")]
     ['huber-ewma', 'gated-narx', 'last-value']
     """
-    return re.sub("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", kind.__name__).lower()
+    return re.sub("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", predictor_class.__name__).lower()
 
 
 def named(text: str) -> FleetPredictor:
@@ -76,35 +76,39 @@ def named(text: str) -> FleetPredictor:
     return build_predictor(kind, arguments)
 
 
-def build_predictor(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
+def build_predictor(predictor_class: type[FleetPredictor], arguments: str) -> FleetPredictor:
     """Return a new predictor of a class, from its arguments as they are typed: ``lags=8,hidden=16``."""
     values = _parse_arguments(arguments)
-    parameters = signature(kind).parameters
+    parameters = signature(predictor_class).parameters
     if isinstance(values.get("covariates"), str):
         values["covariates"] = (values["covariates"],)
     if "training" in parameters:
         values = _gather_training(values, parameters["training"].default, set(parameters))
     unknown = [argument for argument in values if argument not in parameters]
     if unknown:
-        raise ValueError(f"{kind.__name__} has no argument {unknown}; it has {list(signature(kind).parameters)}")
-    return kind(**values)
+        raise ValueError(f"{predictor_class.__name__} has no argument {unknown}; it has {list(parameters)}")
+    return predictor_class(**values)
 
 
-def _gather_training(values: dict[str, Any], default: object, arguments: set[str]) -> dict[str, Any]:
+def _gather_training(argument_values: dict[str, Any], default: object, arguments: set[str]) -> dict[str, Any]:
     """Return the arguments with those of :class:`Training`, such as ``learning_rate``, gathered in ``training``."""
     from paceline.predictors.network import Training
 
-    inside = {name: value for name, value in values.items() if name in Training.__dataclass_fields__.keys() - arguments}
+    inside = {
+        name: value
+        for name, value in argument_values.items()
+        if name in Training.__dataclass_fields__.keys() - arguments
+    }
     if not inside:
-        return values
+        return argument_values
     start = default if isinstance(default, Training) else Training()
-    return {n: v for n, v in values.items() if n not in inside} | {"training": replace(start, **inside)}
+    return {n: v for n, v in argument_values.items() if n not in inside} | {"training": replace(start, **inside)}
 
 
-def _parse_arguments(text: str) -> dict[str, Any]:
+def _parse_arguments(typed_arguments: str) -> dict[str, Any]:
     """Parse ``lags=8,hidden=16``: names and literal values only, so that nothing is executed."""
     try:
-        call = ast.parse(f"f({text})", mode="eval").body
+        call = ast.parse(f"f({typed_arguments})", mode="eval").body
         if isinstance(call, ast.Call) and not call.args and all(word.arg for word in call.keywords):
             # a covariate may be named without quotes
             return {
@@ -115,8 +119,8 @@ def _parse_arguments(text: str) -> dict[str, Any]:
             }
     except (SyntaxError, ValueError):
         pass
-    raise ValueError(f"{text!r} must be arguments like lags=8,hidden=16 or covariates=('cpu_load','memory')")
+    raise ValueError(f"{typed_arguments!r} must be arguments like lags=8,hidden=16 or covariates=('cpu_load','memory')")
 
 
-def _normalize_name(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+def _normalize_name(predictor_name: str) -> str:
+    return predictor_name.lower().replace("-", "").replace("_", "")

@@ -188,7 +188,7 @@ class NARX(Network):
 
     def _validation_loss(self, windows: Windows, weights: Mapping[str, Array]) -> float:
         losses = []
-        for inputs_NF, targets_N in _iter_blocks(windows, validates=True):
+        for inputs_NF, targets_N in _iter_blocks(windows, for_validation=True):
             error_N = np.abs(residual_layer(np, weights, self.lags - 1, inputs_NF) - targets_N)
             losses.append(np.where(error_N < 1.0, np.square(error_N) / 2.0, error_N - 0.5))
         return float(np.concatenate(losses).mean())
@@ -200,7 +200,7 @@ def fit_linear_path(windows: Windows, width: int) -> Array:
     for bound in (np.inf, 3.0, 3.0, 3.0):  # errors beyond 3 running scales count linearly
         # shrunk as by 100 windows: less makes it worse where the second half of a trace is unlike the first
         gram_LL, moment_L = 100.0 * np.eye(width), np.zeros(width)
-        for inputs_NF, targets_N in _iter_blocks(windows, validates=False):
+        for inputs_NF, targets_N in _iter_blocks(windows, for_validation=False):
             inputs_NL = inputs_NF[:, :width]
             error_N = np.abs(targets_N - inputs_NL @ weights_L)
             weighted_NL = inputs_NL * np.minimum(1.0, bound / np.maximum(error_N, 1e-9))[:, None]
@@ -210,11 +210,11 @@ def fit_linear_path(windows: Windows, width: int) -> Array:
     return weights_L
 
 
-def _iter_blocks(windows: Windows, validates: bool) -> Iterator[tuple[Array, Array]]:
+def _iter_blocks(windows: Windows, for_validation: bool) -> Iterator[tuple[Array, Array]]:
     """Yield the inputs and targets of those windows that validate, or of the others, block by block."""
     records = windows.records
     # A window that is not finite is left to the training, which names the trace that it comes from.
-    row_N = np.flatnonzero((records["validates"] == validates) & np.isfinite(records["inputs"]).all(axis=1))
+    row_N = np.flatnonzero((records["validates"] == for_validation) & np.isfinite(records["inputs"]).all(axis=1))
     for begin in range(0, len(row_N), 4096):
         chosen = records[row_N[begin : begin + 4096]]
         yield chosen["inputs"].astype(np.float64), chosen["targets"].astype(np.float64)

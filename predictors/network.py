@@ -113,10 +113,10 @@ WindowArray = NDArray[np.void]
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Training windows of many traces, in their order; ``names`` are the traces, by the records' ``source``."""
+    """Training windows of many traces, in their order; ``trace_names`` are the traces, by the records' ``source``."""
 
     records: WindowArray
-    names: Sequence[str]
+    trace_names: Sequence[str]
 
     def width(self, column: str) -> int:
         """Return the length of the last axis of a column."""
@@ -144,25 +144,25 @@ def collect_windows(
     # Two million take at most a gigabyte, and more no longer change what a network of some thousand weights learns.
     share = 2_000_000 / max(summary.speeds, 1)
     rng = np.random.default_rng(0)
-    names: list[str] = []
+    trace_names: list[str] = []
     blocks: list[WindowArray] = []
-    kind: np.dtype[np.void] | None = None
+    record_dtype: np.dtype[np.void] | None = None
     total, began = len(summary.lengths), time.perf_counter()
     for done, trace in enumerate(traces, 1):
-        names.append(trace.meta.get("file", trace.name))
+        trace_names.append(trace.meta.get("file", trace.name))
         for part in parts_of(trace):
-            if kind is None:
+            if record_dtype is None:
                 kinds = {name: (np.float32, column.shape[1:]) for name, column in part.items()}
                 columns = [(name, *of) for name, of in (kinds | {"validates": (np.bool_, ())}).items()]
                 # Aligned: numpy copies numbers that are not several times as slowly.
-                kind = np.dtype([*columns, ("source", np.int32)], align=True)
-            records = np.empty(len(part["validates"]), dtype=kind)
+                record_dtype = np.dtype([*columns, ("source", np.int32)], align=True)
+            records = np.empty(len(part["validates"]), dtype=record_dtype)
             for name, column in part.items():
                 records[name] = column
             records["source"] = done - 1
             blocks.append(records if share >= 1.0 else records[rng.random(len(records)) < share])
         fit_options.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
-    windows = Windows(np.concatenate(blocks) if blocks else np.empty(0, dtype=[]), names)
+    windows = Windows(np.concatenate(blocks) if blocks else np.empty(0, dtype=[]), trace_names)
     if windows.num_validating in (0, len(windows)):
         if fit_options.held_out is not None and max(summary.lengths) > 10:
             raise ValueError(

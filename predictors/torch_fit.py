@@ -22,9 +22,9 @@ from paceline.predictors.fitting import FitOptions, FitProgress
 from paceline.predictors.network import Training, Windows, residual_layer
 
 
-def shard_batch(batch: tuple[torch.Tensor, ...], distributed: bool) -> tuple[torch.Tensor, ...]:
+def shard_batch(batch: tuple[torch.Tensor, ...], is_distributed: bool) -> tuple[torch.Tensor, ...]:
     """Return the rows of a batch that this process fits: all of them, if it is alone."""
-    return tuple(part[dist.get_rank() :: dist.get_world_size()] for part in batch) if distributed else batch
+    return tuple(part[dist.get_rank() :: dist.get_world_size()] for part in batch) if is_distributed else batch
 
 
 def broadcast_value(value: float) -> float:
@@ -121,15 +121,15 @@ class TrainingLoop:
 
     def batches(self) -> Iterator[tuple[Batch, TraceIndices]]:
         """Yield the batches of an epoch, and the traces that their windows come from."""
-        size, row_N = self.training.batch_size_for(self.windows_per_epoch), self._row_indices(validates=False)
+        size, row_N = self.training.batch_size_for(self.windows_per_epoch), self._row_indices(for_validation=False)
         row_N = row_N[torch.randperm(len(row_N), generator=self.generator)]
         for begin in range(0, len(row_N), size):
             chosen = row_N[begin : begin + size]
             yield self._gather(chosen), self.windows.records["source"][chosen.numpy()]
 
-    def _row_indices(self, validates: bool) -> torch.Tensor:
+    def _row_indices(self, for_validation: bool) -> torch.Tensor:
         """Return the places of the windows that validate, or of those that do not."""
-        return torch.from_numpy(np.flatnonzero(self.windows.records["validates"] == validates))
+        return torch.from_numpy(np.flatnonzero(self.windows.records["validates"] == for_validation))
 
     def _gather(self, row_N: torch.Tensor) -> Batch:
         """Return the columns of these windows."""
@@ -162,7 +162,7 @@ class TrainingLoop:
         for column in batch[1:]:
             odd_N |= torch.isinf(column).reshape(len(source_N), -1).any(dim=1).numpy()
         from_where = source_N[odd_N] if odd_N.any() else source_N
-        names = [str(self.windows.names[int(source)]) for source in np.unique(from_where)]
+        names = [str(self.windows.trace_names[int(source)]) for source in np.unique(from_where)]
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         if odd_N.any():
             return f"the loss is not finite in {at}: {int(odd_N.sum())} of its windows are not, from {listed}"
@@ -177,7 +177,7 @@ class TrainingLoop:
         weights: list[float] = []
         with torch.no_grad():
             # 8 MB of windows at once: the layers in between take several times as much.
-            for chosen in self._row_indices(validates=True).split(
+            for chosen in self._row_indices(for_validation=True).split(
                 max((8 << 20) // self.windows.records.dtype.itemsize, 1)
             ):
                 batch = self._gather(chosen)
@@ -306,7 +306,7 @@ def _make_covariate_dropout(covariate_columns_DF: torch.Tensor, generator: torch
 
 
 def fit_recurrent(
-    kind: str,
+    layer_kind: str,
     windows: Windows,
     hidden: int,
     training: Training,
@@ -322,7 +322,7 @@ def fit_recurrent(
     # torch draws the layer's first weights from its global generator. They are replaced below, and fork_rng restores
     # the generator, because fitting must not touch global random state.
     with torch.random.fork_rng():
-        layer = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM}[kind](
+        layer = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM}[layer_kind](
             windows.width("inputs"), hidden, batch_first=True
         )
     with torch.no_grad():

@@ -223,8 +223,8 @@ def choose_held_out(hold_out: float | Collection[str], workers: Collection[str],
     return held
 
 
-def _digest(name: str, seed: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big")
+def _digest(worker_name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{worker_name}".encode()).digest()[:8], "big")
 
 
 def _join_process_group() -> int:

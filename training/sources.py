@@ -144,23 +144,23 @@ class Source:
             loads += [("", partial(iter, [one]))] if isinstance(one, Trace) else self._load_files(one)
         return loads
 
-    def _load_files(self, name: str | Path) -> list[tuple[str, LoadTraces]]:
-        if not isinstance(name, str | Path):
-            raise _not_traces_error(name)
-        if "://" in str(name):
-            scheme = str(name).partition("://")[0]
+    def _load_files(self, file_or_folder: str | Path) -> list[tuple[str, LoadTraces]]:
+        if not isinstance(file_or_folder, str | Path):
+            raise _not_traces_error(file_or_folder)
+        if "://" in str(file_or_folder):
+            scheme = str(file_or_folder).partition("://")[0]
             raise ValueError(f"traces must be local files or folders, got a {scheme}:// address: download them first")
-        path = Path(name)
+        path = Path(file_or_folder)
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {path}")
         jobs = iter_jobs(path, left_out=self._leave_out, options=self.options)
         return [(str(files[0]), partial(read_job, chosen, files, **self.options)) for chosen, files in jobs]
 
 
-def _not_traces_error(value: object) -> TypeError:
+def _not_traces_error(traces: object) -> TypeError:
     return TypeError(
         "traces must be a Trace, a file, a folder, or a list of these, got an object of "
-        f"{type(value).__name__}: Trace.from_frame makes a trace of a frame"
+        f"{type(traces).__name__}: Trace.from_frame makes a trace of a frame"
     )
 
 

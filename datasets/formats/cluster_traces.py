@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def _read_usage(
-    rows: Callable[[UsageLayout, Path, RowCounts], Iterator[UsageRows]],
+    iter_rows: Callable[[UsageLayout, Path, RowCounts], Iterator[UsageRows]],
     layout: UsageLayout,
     paths: Sequence[Path],
     *,
@@ -47,7 +47,7 @@ def _read_usage(
 ) -> Iterator[Trace]:
     """Yield the usage of workers; the files of one job are parts of one set."""
     counts = RowCounts()
-    blocks = (block for path in paths for block in rows(layout, path, counts))
+    blocks = (block for path in paths for block in iter_rows(layout, path, counts))
     yield from iter_usage_traces(paths, blocks, layout, counts, period=period, workers=workers)
 
 

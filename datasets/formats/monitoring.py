@@ -129,19 +129,23 @@ def read_sar(paths: Sequence[Path], *, period: float | None = None) -> Iterator[
             yield from iter_usage_traces([path], [rows], layout, counts, period=period)
 
 
-def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRow]) -> tuple[UsageRows, UsageLayout]:
+def _parse_sar_part(
+    path: Path, header: Sequence[str], numbered_rows: Sequence[NumberedRow]
+) -> tuple[UsageRows, UsageLayout]:
     import pandas as pd
 
     devices = [name for name in header[3:4] if not name.startswith("%") and name.isupper()]
     names = list(header[3 + len(devices) :])
-    worker = [row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in rows]
-    written = [row[2] for _, row in rows]
+    worker = [
+        row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in numbered_rows
+    ]
+    written = [row[2] for _, row in numbered_rows]
     if written[0].replace(".", "", 1).isdigit():
-        time_N = _parse_numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
+        time_N = _parse_numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in numbered_rows])[:, 0]
     else:
-        time_N = seconds_since_1970(path, pd.Series(written), "timestamp", first_row=rows[0][0])
-    values_ND = _parse_numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
-    interval_N = np.abs(_parse_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
+        time_N = seconds_since_1970(path, pd.Series(written), "timestamp", first_row=numbered_rows[0][0])
+    values_ND = _parse_numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in numbered_rows])
+    interval_N = np.abs(_parse_numbers(path, ["interval"], [(line, row[1:2]) for line, row in numbered_rows])[:, 0])
     usage = UsageRows(pd.Series(worker), time_N, values_ND)
     layout = UsageLayout(
         covariates=dict.fromkeys(names, "as sar names it"),
@@ -181,16 +185,21 @@ def _iter_sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[UsageRows, 
         raise ValueError(f"{path}: has no rows")
 
 
-def _parse_numbers(path: Path, names: Sequence[str], rows: Sequence[NumberedRow]) -> Array:
+def _parse_numbers(path: Path, column_names: Sequence[str], numbered_rows: Sequence[NumberedRow]) -> Array:
     """Return cells as numbers, NaN for an empty one; the error for another cell says where it is."""
     import pandas as pd
 
-    if wrong := [(line, len(cells)) for line, cells in rows if len(cells) != len(names)]:
-        raise ValueError(f"{path}: row {wrong[0][0]}: must have {len(names)} cells, got {wrong[0][1]}")
-    table = pd.DataFrame([cells for _, cells in rows], [line for line, _ in rows], columns=list(names), dtype="str")
+    if wrong := [(line, len(cells)) for line, cells in numbered_rows if len(cells) != len(column_names)]:
+        raise ValueError(f"{path}: row {wrong[0][0]}: must have {len(column_names)} cells, got {wrong[0][1]}")
+    table = pd.DataFrame(
+        [cells for _, cells in numbered_rows],
+        [line for line, _ in numbered_rows],
+        columns=list(column_names),
+        dtype="str",
+    )
     table = table.replace(r"^\s*$", np.nan, regex=True)
     try:
-        values_ND = np.stack([numeric_column(table, name) for name in names], axis=1)
+        values_ND = np.stack([numeric_column(table, name) for name in column_names], axis=1)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return np.where(np.isinf(values_ND), np.nan, values_ND)

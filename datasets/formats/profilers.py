@@ -167,12 +167,12 @@ def _covered_seconds(spans_N2: Array, window_start: float, window_end: float) ->
     return float(np.maximum(spans_N2[:, 1] - np.maximum(spans_N2[:, 0], reached), 0.0).sum())
 
 
-def _span_intervals(spans: Sequence[Mapping[str, Any]], collective: bool) -> Array:
+def _span_intervals(spans: Sequence[Mapping[str, Any]], is_collective: bool) -> Array:
     chosen = [
         (one["ts"], one["ts"] + one["dur"])
         for one in spans
         if str(one.get("cat", "")).lower() in {"kernel", "gpu_memcpy", "gpu_memset"}
-        and bool(re.search("nccl|rccl", str(one.get("name")), re.IGNORECASE)) == collective
+        and bool(re.search("nccl|rccl", str(one.get("name")), re.IGNORECASE)) == is_collective
     ]
     return np.array(chosen, dtype=np.float64).reshape(-1, 2)
 
@@ -238,7 +238,7 @@ def _iter_reports(path: Path, counts: RowCounts) -> Iterator[dict[int, float]]:
 # --- Logs that people have and that do not say how fast each rank is: what to log instead.
 
 
-def suggest_logging(text: str) -> str:
+def suggest_logging(log_text: str) -> str:
     """Return what is wrong with a log, and what to log instead; empty if it is none of these."""
     record = "record busy times instead: paceline record -- <your command>"
     options = "log with --timing-log-level 2 --timing-log-option all"
@@ -260,7 +260,7 @@ def suggest_logging(text: str) -> str:
             f"is the straggler log of Megatron-LM, which names the fastest and the slowest rank alone: {options}"
         ),
     }
-    return next((sentence for pattern, sentence in known.items() if re.search(pattern, text)), "")
+    return next((sentence for pattern, sentence in known.items() if re.search(pattern, log_text)), "")
 
 
 FORMATS = (

@@ -105,7 +105,7 @@ class MappedTable(NamedTuple):
     """A file's tidy rows, before they are put in order."""
 
     path: Path
-    rows: pd.DataFrame
+    tidy_rows: pd.DataFrame
     arrangement: ColumnMapping
     counts: RowCounts
     meta: dict[str, str]
@@ -113,7 +113,7 @@ class MappedTable(NamedTuple):
     @property
     def workers(self) -> list[str]:
         """The names of its workers; none if it has no such column, as ``from_frame`` then says."""
-        return list(map(str, self.rows["worker"].unique())) if "worker" in self.rows else []
+        return list(map(str, self.tidy_rows["worker"].unique())) if "worker" in self.tidy_rows else []
 
 
 def iter_table_traces(
@@ -141,7 +141,7 @@ def _map_table(
 
 def _make_trace(mapped: MappedTable) -> Trace:
     with _name_file_in_errors(mapped.path):
-        rows, beside, stored = _merge_restarted_runs(mapped.rows, mapped.counts), meta_path(mapped.path), {}
+        rows, beside, stored = _merge_restarted_runs(mapped.tidy_rows, mapped.counts), meta_path(mapped.path), {}
         if beside.is_file():
             stored = read_json(beside, 1 << 20, "it is not what paceline wrote")
             if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
@@ -157,7 +157,7 @@ def _join_tables(tables: Sequence[MappedTable]) -> Trace:
     counts = RowCounts()
     for one in tables:
         counts.add(one.counts)
-    rows, about = join_ranks([one.rows for one in tables], paths)
+    rows, about = join_ranks([one.tidy_rows for one in tables], paths)
     return _make_trace(MappedTable(paths[0].parent, rows, tables[0].arrangement, counts, {**tables[0].meta, **about}))
 
 
@@ -199,33 +199,35 @@ def read_column_names(path: Path, first: str) -> list[str]:
         return list(REQUIRED_COLUMNS)
 
 
-def guess_options(names: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
+def guess_options(column_names: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
     """Return the options that are clear from a table's own columns, where ``options`` leave them open."""
     if {"seconds", "rate", "values", "period", "unit"} & options.keys():
         return {}
-    if set(REQUIRED_COLUMNS) <= {str(name) for name in (*names, *options)}:
+    if set(REQUIRED_COLUMNS) <= {str(name) for name in (*column_names, *options)}:
         return {}
-    return {name: value for name, value in infer_options(names).items() if name not in options}
+    return {name: value for name, value in infer_options(column_names).items() if name not in options}
 
 
-def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
+def is_table_with(column_names: Sequence[str], options: Mapping[str, object]) -> bool:
     """Return whether columns of these names are a plain table once these options say what they are.
 
     Where they say what was measured, workers and iterations may go without columns.
     """
-    if guess_options(names, options) and {one for one in options.values() if isinstance(one, str)} <= set(names):
+    if guess_options(column_names, options) and {one for one in options.values() if isinstance(one, str)} <= set(
+        column_names
+    ):
         return True
-    if {options.get(name, name) for name in ("worker", "iteration")} <= set(names):
+    if {options.get(name, name) for name in ("worker", "iteration")} <= set(column_names):
         return True
     columns = {
         one for name in (*REQUIRED_COLUMNS, *MEASURED_COLUMNS, "rate") if isinstance(one := options.get(name), str)
     }
-    measured = "seconds" in names or any(name in options for name in ("seconds", "rate", "values"))
-    return bool(options) and columns <= set(names) and measured
+    measured = "seconds" in column_names or any(name in options for name in ("seconds", "rate", "values"))
+    return bool(options) and columns <= set(column_names) and measured
 
 
-def _is_table(kind: str, path: Path, first: str) -> bool:
-    return table_kind(first) == kind and is_table_with(read_column_names(path, first), {})
+def _is_table(expected_kind: str, path: Path, first: str) -> bool:
+    return table_kind(first) == expected_kind and is_table_with(read_column_names(path, first), {})
 
 
 def _is_paceline_parquet(path: Path) -> bool:
@@ -306,9 +308,9 @@ def _read_json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     return table
 
 
-def _is_json_lines(text: str) -> bool:
+def _is_json_lines(json_text: str) -> bool:
     """Return whether JSON holds an object in each line: the first line is an object, and not the whole table."""
-    first, _, more = text.lstrip().partition("\n")
+    first, _, more = json_text.lstrip().partition("\n")
     try:
         found = json.loads(first)
     except (ValueError, RecursionError):

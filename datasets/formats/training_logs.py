@@ -324,24 +324,24 @@ def _read_worker(path: Path, counts: RowCounts) -> pd.DataFrame:
     return table.join(_covariates_before(rows, table["start"].to_numpy()))
 
 
-def _covariates_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
+def _covariates_before(log_rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
     """Return the newest system row at each step's start, less one second because clocks count whole seconds."""
     import pandas as pd
 
-    columns = {name: column for name, column in COVARIATE_COLUMNS.items() if column in rows}
+    columns = {name: column for name, column in COVARIATE_COLUMNS.items() if column in log_rows}
     if not columns:
         return pd.DataFrame(index=range(len(start_T)))
-    system = rows.dropna(subset=list(columns.values()), how="all").sort_values(TIME_COLUMN, kind="stable")
+    system = log_rows.dropna(subset=list(columns.values()), how="all").sort_values(TIME_COLUMN, kind="stable")
     unknown = np.full((1, len(columns)), np.nan)  # before the first row
     values = np.concatenate([unknown, system[list(columns.values())].to_numpy()])
     picked_T = np.searchsorted(system[TIME_COLUMN].to_numpy(), start_T - 1.0, side="right")
     return pd.DataFrame(values[picked_T], columns=list(columns))
 
 
-def _drop_untimed(rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
-    timed = rows[TIME_COLUMN].notna()
+def _drop_untimed(log_rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
+    timed = log_rows[TIME_COLUMN].notna()
     counts.drop_rows("rows without a time", (~timed).sum())
-    return rows[timed]
+    return log_rows[timed]
 
 
 # --- TensorBoard's CSV export of a scalar.
@@ -363,7 +363,7 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
     groups = [[path] for path in paths] if value_is_rate else group_by_training({p: t for p, (_, t) in tables.items()})
     for path, *others in groups:
         counts, table = tables[path]
-        table = table.iloc[_sort_by_time(path, table["Wall time"].to_numpy(), counts, repeats=value_is_rate)]
+        table = table.iloc[_sort_by_time(path, table["Wall time"].to_numpy(), counts, drops_repeats=value_is_rate)]
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
         counts.count_restarts((np.diff(step_T) < 0).sum())
         if value_is_rate:
@@ -419,13 +419,13 @@ def _is_same_training(long: pd.DataFrame, short: pd.DataFrame) -> bool:
     return bool(within_S.mean() >= 0.9 and np.median(off_S) <= 2.0 * np.median(np.abs(np.diff(step_T))))
 
 
-def _sort_by_time(path: Path, time_T: Array, counts: RowCounts, *, repeats: bool = True) -> NDArray[np.int64]:
+def _sort_by_time(path: Path, time_T: Array, counts: RowCounts, *, drops_repeats: bool = True) -> NDArray[np.int64]:
     """Return the rows to keep, sorted by time; of rows that repeat a time, the first counts."""
     timed_T = np.flatnonzero(np.isfinite(time_T))
     counts.drop_rows("rows without a time", len(time_T) - len(timed_T))
     counts.count_changed("rows whose time went backwards were put in order", (np.diff(time_T[timed_T]) < 0).sum())
     order_T = timed_T[np.argsort(time_T[timed_T], kind="stable")]
-    if repeats and len(order_T):
+    if drops_repeats and len(order_T):
         first_T = np.concatenate([[True], np.diff(time_T[order_T]) != 0])
         counts.drop_rows("repeated rows of a time, of which the first counts", (~first_T).sum())
         order_T = order_T[first_T]
