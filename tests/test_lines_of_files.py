@@ -61,7 +61,7 @@ def test_file_holds_exactly_the_reported_lines(tmp_path_factory, steps, before):
 
 
 def test_lost_lines_are_reported(tmp_path, caplog):
-    lines = LineWriter(str(tmp_path / "a.txt"), LOG, new=True)
+    lines = LineWriter(str(tmp_path / "a.txt"), LOG, must_be_new=True)
     disk = lines.file = Disk(lines.file)
     said = []
     for room in (9, 0, 3, 9, 9, 1, 9):
@@ -84,10 +84,10 @@ def test_lost_lines_are_reported(tmp_path, caplog):
 
 
 def test_new_file_must_not_exist_text_is_escaped(tmp_path):
-    lines = LineWriter(tmp_path / "a.txt", LOG, new=True)
+    lines = LineWriter(tmp_path / "a.txt", LOG, must_be_new=True)
     assert lines.append("\ud800")
     with pytest.raises(FileExistsError):
-        LineWriter(tmp_path / "a.txt", LOG, new=True)
+        LineWriter(tmp_path / "a.txt", LOG, must_be_new=True)
     assert (tmp_path / "a.txt").read_bytes() == b"\\ud800\n", "at once, before it is closed"
     lines.close()
     again = LineWriter(tmp_path / "a.txt", LOG)

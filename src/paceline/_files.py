@@ -105,10 +105,10 @@ class LineWriter:
         The file.
     log
         Where losses are reported: an error at the first lost line, and the count when lines fit again and at the end.
-    new
+    must_be_new
         Whether the file must not exist yet. Otherwise lines are appended, after a line break if the last line of the
         file was cut short.
-    exclusive
+    locks_file
         Whether no other process may write to the file while this one does.
 
     Raises
@@ -118,14 +118,16 @@ class LineWriter:
         writes to it and this one must be the only one.
     """
 
-    def __init__(self, path: str | Path, log: logging.Logger, *, new: bool = False, exclusive: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, log: logging.Logger, *, must_be_new: bool = False, locks_file: bool = False
+    ) -> None:
         self.path = Path(path)
         self.lost_lines = 0  # lines that could not be written so far
         self._log = log
         self._torn_bytes = 0  # bytes of a line cut short at the end of the file that could not be taken back yet
         self._is_failing = False
-        self.file: FileIO | None = self.path.open("xb" if new else "ab", buffering=0)
-        if exclusive:
+        self.file: FileIO | None = self.path.open("xb" if must_be_new else "ab", buffering=0)
+        if locks_file:
             try:
                 fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -56,8 +56,8 @@ def environment_with_hooks(hooks: dict[str, str], **extra_variables: str) -> dic
 class Heartbeat:
     """Writes a progress line every ten seconds, from a background thread: what is being done, and for how long."""
 
-    def __init__(self, write: Callable[[str], None], activity: str) -> None:
-        self._write = write
+    def __init__(self, write_line: Callable[[str], None], activity: str) -> None:
+        self._write = write_line
         self._activity = activity
         self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._write_lines, name="paceline-heartbeat", daemon=True)

@@ -42,14 +42,14 @@ Placement = Callable[[str, range, list[list[int]]], list[list[list[Ref]]]]
 """Function that places a step's samples: from a stream, its batches, and their sizes on every rank."""
 
 
-def arrange_samples(records: Sequence[RankRecord], place: Placement) -> Arrangement:
-    """Return every step's samples as ``place`` assigns them."""
+def arrange_samples(records: Sequence[RankRecord], place_samples: Placement) -> Arrangement:
+    """Return every step's samples as ``place_samples`` assigns them."""
     found: Arrangement = {}
     for stream in shared_streams(records):
         batches: list[list[list[Ref]]] = []
         for group in groups(records[0], stream):
             if all(group.stop <= len(record.streams[stream]) for record in records):
-                batches += place(stream, group, sizes_of(records, stream, group))
+                batches += place_samples(stream, group, sizes_of(records, stream, group))
         found[stream] = batches
     return found
 

@@ -88,18 +88,18 @@ def arrange_probe(
 
 
 def probe_gradients(
-    record: RankRecord, names: Sequence[str], expected: dict[str, int], *, raw: bool = False
+    record: RankRecord, probe_names: Sequence[str], expected: dict[str, int], *, use_raw: bool = False
 ) -> dict[str, Array] | None:
     """Return the gradients of a probing run's steps; None if they did not take the batches that were meant for them."""
-    steps = group_by_batch(record)[: len(names)]
+    steps = group_by_batch(record)[: len(probe_names)]
     aligned = all(
         [after - before for before, after in pairwise(step[0].batches_delivered[stream] for step in steps)]
         == [batches] * (len(steps) - 1)
         for stream, batches in expected.items()
     )
-    if len(steps) < len(names) or not aligned:
+    if len(steps) < len(probe_names) or not aligned:
         return None
-    return {name: flat_gradients(steps[number], raw=raw) for number, name in enumerate(names)}
+    return {name: flat_gradients(steps[number], use_raw=use_raw) for number, name in enumerate(probe_names)}
 
 
 def measure_probe(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[str, int], ...]) -> Probe:
@@ -131,22 +131,22 @@ def _share(fit: tuple[float, float, float]) -> float:
     return fit[0] / (fit[0] + fit[1]) if fit[0] + fit[1] else float("nan")
 
 
-def _are_comparable(one: Array, other: Array) -> bool:
+def _are_comparable(first: Array, second: Array) -> bool:
     """Return whether neither vector is nothing beside the other."""
-    lengths = np.linalg.norm(one), np.linalg.norm(other)
+    lengths = np.linalg.norm(first), np.linalg.norm(second)
     return bool(min(lengths) > 1e-9 * max(lengths))
 
 
-def mixture_weights(mixture: Array, one: Array, other: Array) -> tuple[float, float, float]:
+def mixture_weights(mixture: Array, first: Array, second: Array) -> tuple[float, float, float]:
     """Return the least-squares weights of two vectors in a mixture, and the relative residual.
 
     If one is zero, its weight is 1 minus the other's, as in a mean.
     """
-    basis = np.stack([one, other], axis=1)
+    basis = np.stack([first, second], axis=1)
     factors, *_ = np.linalg.lstsq(basis, mixture, rcond=1e-10)
     rest = mixture - basis @ factors
-    if not _are_comparable(one, other) and max(np.linalg.norm(one), np.linalg.norm(other)) > 0:
-        zero = int(np.linalg.norm(one) > np.linalg.norm(other))
+    if not _are_comparable(first, second) and max(np.linalg.norm(first), np.linalg.norm(second)) > 0:
+        zero = int(np.linalg.norm(first) > np.linalg.norm(second))
         factors[zero] = 1 - factors[1 - zero]
     return float(factors[0]), float(factors[1]), float(np.linalg.norm(rest) / (np.linalg.norm(mixture) or 1))
 
@@ -242,9 +242,13 @@ def _verdict_without_probe_evidence(audit: Audit, difference: compare.Difference
     return audit.not_exact(Cause.UNKNOWN, difference)
 
 
-def find_one_process_cause(audit: Audit, difference: compare.Difference, one: RankRecord) -> AuditVerdict:
+def find_one_process_cause(
+    audit: Audit, difference: compare.Difference, single_process_record: RankRecord
+) -> AuditVerdict:
     """Find why a step differs from that of one process although samples may be exchanged."""
-    ours, theirs = (compare.flat_gradients([record.steps[0]]) for record in (audit.base.records[0], one))
+    ours, theirs = (
+        compare.flat_gradients([record.steps[0]]) for record in (audit.base.records[0], single_process_record)
+    )
     factor = float(ours @ theirs / (theirs @ theirs or 1))
     ranks = len(audit.base.records)
     if np.abs(ours - factor * theirs).max(initial=0) > 100 * audit.tolerance * np.abs(ours).max(initial=0):
@@ -257,13 +261,13 @@ def find_one_process_cause(audit: Audit, difference: compare.Difference, one: Ra
 
 def find_size_cause(audit: Audit, difference: compare.Difference) -> AuditVerdict:
     """Distinguish sums from unweighted means, by how a rank's weight depends on its size."""
-    kind = audit.balanced_loaders[0]
+    loader_facts = audit.balanced_loaders[0]
     if audit.streams:
         return audit.not_exact(Cause.OTHER_DATA, difference, ", ".join(audit.streams))
     probe, _, _ = _run_probes(audit)
     if probe is not None and probe.control > 100 * audit.tolerance:
         return audit.inconclusive(Cause.CHANCE) if audit.is_random else _carried_verdict(audit, difference, probe)
-    exponent = _size_exponent(audit, kind) if kind["candidates"] else None
+    exponent = _size_exponent(audit, loader_facts) if loader_facts["candidates"] else None
     if exponent == 2:
         return audit.not_exact(Cause.SUM, difference, "a rank's weight grows with the square of its batch")
     if exponent == 0:
@@ -276,20 +280,22 @@ def _run_probes(
     audit: Audit, *, one_process: bool = False, hooks: bool = True, steps: Sequence[str] = PROBE_STEPS
 ) -> Probes:
     """Make all probing steps, as many in one run as an epoch has."""
-    of, each, epoch, sizes, counts = (_of_balanced if audit.balanced_loaders else _of_plain)(audit, one_process, steps)
+    plan_for, batches_per_step, epoch, sizes, counts = (
+        _balanced_probing if audit.balanced_loaders else _plain_probing
+    )(audit, one_process, steps)
     vector_by_step: dict[str, Array] = {}
     raw: list[dict[str, Array]] = [{}, {}]  # of the first and the last rank
     many = min(max(epoch, 1), len(PROBE_STEPS))
     for first in range(0, len(PROBE_STEPS) if counts else 0, many):
-        part = range(first, min(first + many, len(PROBE_STEPS)))
-        run = audit.run(replace(of(part), hooks=hooks), one_process)
-        names = [PROBE_STEPS[number] for number in part]
-        vectors = None if run.error or not run.records else probe_gradients(run.records[0], names, each)
+        step_range = range(first, min(first + many, len(PROBE_STEPS)))
+        run = audit.run(replace(plan_for(step_range), hooks=hooks), one_process)
+        names = [PROBE_STEPS[number] for number in step_range]
+        vectors = None if run.error or not run.records else probe_gradients(run.records[0], names, batches_per_step)
         if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
             return None, None, True
         vector_by_step |= vectors
         for known, record in zip(raw, (run.records[0], run.records[-1]), strict=True):
-            known |= probe_gradients(record, names, each, raw=True) or {}
+            known |= probe_gradients(record, names, batches_per_step, use_raw=True) or {}
     if not vector_by_step:
         return None, None, True
     probe = measure_probe(vector_by_step, sizes, counts)
@@ -302,29 +308,34 @@ Probing = tuple[Callable[[range], AuditPlan], dict[str, int], int, list[list[int
 """Plan of some probing steps, batches of each step on every stream, steps of an epoch, sizes, and counts of x, y, z."""
 
 
-def _of_plain(audit: Audit, one_process: bool, steps: Sequence[str]) -> Probing:
+def _plain_probing(audit: Audit, one_process: bool, steps: Sequence[str]) -> Probing:
     assigned, counts = arrange_probe(audit.base.records, steps)
-    each = {name: len(batches) // len(PROBE_STEPS) for name, batches in assigned.items()}
+    batches_per_step = {name: len(batches) // len(PROBE_STEPS) for name, batches in assigned.items()}
     main = max(assigned, key=lambda name: sum(len(refs) for row in assigned[name] for refs in row))
     if one_process:
         assigned = {name: [[[ref for refs in row for ref in refs]] for row in rows] for name, rows in assigned.items()}
-    sizes = [[len(refs) for refs in row] for row in assigned[main][: each[main]]]
+    sizes = [[len(refs) for refs in row] for row in assigned[main][: batches_per_step[main]]]
     lengths = audit.base.records[0].facts.get("lengths", {})
-    known = [lengths[name] // each[name] for name in assigned if lengths.get(name) and each[name]]
+    known = [
+        lengths[name] // batches_per_step[name] for name in assigned if lengths.get(name) and batches_per_step[name]
+    ]
 
-    def of(numbers: range) -> AuditPlan:
-        part = {name: rows[numbers.start * each[name] : numbers.stop * each[name]] for name, rows in assigned.items()}
+    def plan_for(numbers: range) -> AuditPlan:
+        part = {
+            name: rows[numbers.start * batches_per_step[name] : numbers.stop * batches_per_step[name]]
+            for name, rows in assigned.items()
+        }
         return audit.frozen_plan(len(numbers), arrangement=part)
 
-    return of, each, min(known, default=len(PROBE_STEPS)), sizes, counts
+    return plan_for, batches_per_step, min(known, default=len(PROBE_STEPS)), sizes, counts
 
 
-def _of_balanced(audit: Audit, one_process: bool, steps: Sequence[str]) -> Probing:
-    kind = audit.balanced_loaders[0]
-    ranks = int(kind["ranks"])
-    numbers, counts = zip(*kind["candidates"], strict=True) if kind["candidates"] else ((), ())
+def _balanced_probing(audit: Audit, one_process: bool, steps: Sequence[str]) -> Probing:
+    loader_facts = audit.balanced_loaders[0]
+    ranks = int(loader_facts["ranks"])
+    numbers, counts = zip(*loader_facts["candidates"], strict=True) if loader_facts["candidates"] else ((), ())
     chosen = choose_three(counts) if len(counts) > 2 else []
-    size, three = kind["step"], [numbers[place] for place in chosen]
+    size, three = loader_facts["step"], [numbers[place] for place in chosen]
     base = [numbers[place % len(numbers)] for place in range(size)] if chosen else []
     # Each rank's part is one after the other.
     assigned = [
@@ -334,21 +345,28 @@ def _of_balanced(audit: Audit, one_process: bool, steps: Sequence[str]) -> Probi
         for step in (steps if chosen else ())
     ]
 
-    def of(part: range) -> AuditPlan:
-        return audit.frozen_plan(len(part), balanced=BalancedRun(numbers=assigned[part.start : part.stop]))
+    def plan_for(step_range: range) -> AuditPlan:
+        return audit.frozen_plan(
+            len(step_range), balanced=BalancedRun(numbers=assigned[step_range.start : step_range.stop])
+        )
 
-    return of, {}, kind["batches"], [[size // ranks] * ranks], tuple(counts[place] for place in chosen)
+    return plan_for, {}, loader_facts["batches"], [[size // ranks] * ranks], tuple(counts[place] for place in chosen)
 
 
-def _size_exponent(audit: Audit, kind: dict[str, Any]) -> float | None:
+def _size_exponent(audit: Audit, loader_facts: dict[str, Any]) -> float | None:
     """Return the power of a rank's size that its weight follows: 1 if every sample counts the same."""
-    one, other = (kind["candidates"][place][0] for place in (0, -1))
-    numbers = [[one] * kind["step"], [other] * kind["step"], [one] * kind["step"], [one] * kind["step"]]
+    one, other = (loader_facts["candidates"][place][0] for place in (0, -1))
+    numbers = [
+        [one] * loader_facts["step"],
+        [other] * loader_facts["step"],
+        [one] * loader_facts["step"],
+        [one] * loader_facts["step"],
+    ]
     rows = _rows(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
     if rows is None or len(rows[3][0]) != 2 or rows[3][0][0] == rows[3][0][1]:
         return None
     first = rows[3][0][0]  # in the last step, the first rank gets the one sample and the second the other
-    numbers[3] = [one] * first + [other] * (kind["step"] - first)
+    numbers[3] = [one] * first + [other] * (loader_facts["step"] - first)
     mixed = _rows(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
     if mixed is None:
         return None

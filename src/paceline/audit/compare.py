@@ -106,9 +106,11 @@ def largest_deviation(parameters: Sequence[Arrays]) -> float:
     return max((amount for other in others for amount in relative_deviations(first, other).values()), default=0.0)
 
 
-def flat_gradients(steps: Sequence[StepRecord], *, raw: bool = False) -> Array:
+def flat_gradients(steps: Sequence[StepRecord], *, use_raw: bool = False) -> Array:
     """Return the gradients of some steps as one vector."""
-    arrays = [array.astype(np.float64) for step in steps for array in (step.raw if raw else step.gradients).values()]
+    arrays = [
+        array.astype(np.float64) for step in steps for array in (step.raw if use_raw else step.gradients).values()
+    ]
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 

@@ -12,7 +12,7 @@ import torch
 from paceline.audit.inside.patches import no_dropout
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
 from paceline.audit.inside.samples import convert_tensors, part_sizes, rows_of, serialize
-from paceline.audit.inside.step_recorder import Names, fold_values
+from paceline.audit.inside.step_recorder import ParameterNames, fold_values
 from paceline.audit.run import Arrays, AuditPlan, AuditRun, RankRecord, Ref, Sample, StepRecord
 from paceline.audit.verdict import Audit
 from paceline.audit.verdict_types import AuditVerdict
@@ -86,8 +86,8 @@ class SimulatedRanks:
     model: torch.nn.Module
 
     def __post_init__(self) -> None:
-        self.names = Names()
-        self.names.note(self.model)
+        self.parameter_names = ParameterNames()
+        self.parameter_names.note(self.model)
         self.parameters: dict[str, torch.Tensor] = {
             name: one for name, one in self.model.named_parameters() if one.requires_grad
         }
@@ -113,7 +113,7 @@ class SimulatedRanks:
                 buffer.copy_(buffers[name])
         dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in self.parameters.values()}
         for record in records:
-            record.facts = {"dtypes": sorted(dtypes), "mixing": self.names.mixing_layers()}
+            record.facts = {"dtypes": sorted(dtypes), "mixing": self.parameter_names.mixing_layers()}
         return AuditRun(records)
 
     def row(self, ref: Ref) -> int:
@@ -126,18 +126,18 @@ class SimulatedRanks:
         item = convert_tensors(self.batches[ref[1]], lambda tensor: tensor[self.row(ref)])
         return Sample(self.row(ref), part_sizes(serialize(to_plain(item))))
 
-    def average_gradients(self, number: int, parts: list[list[Ref]]) -> tuple[Arrays, bool]:
+    def average_gradients(self, number: int, rank_refs: list[list[Ref]]) -> tuple[Arrays, bool]:
         """Return the mean of the ranks' gradients in a step, and whether random numbers were drawn."""
         total: Arrays = {}
         draws = False
-        for rank, refs in enumerate(parts):
+        for rank, refs in enumerate(rank_refs):
             with Seeded(f"{number} {rank}"):
                 before = random_state()
                 gradients = self.gradients(refs)
                 draws = draws or used_since(before)
             for name, array in gradients.items():
                 with np.errstate(invalid="ignore"):  # a loss of 0 / 0 is a verdict, not a warning
-                    total[name] = total.get(name, 0.0) + array.astype(np.float64) / len(parts)
+                    total[name] = total.get(name, 0.0) + array.astype(np.float64) / len(rank_refs)
         return total, draws
 
     def gradients(self, refs: list[Ref]) -> Arrays:

@@ -219,14 +219,14 @@ class Audit:
         """The largest relative deviation that rounding and noise explain."""
         return max(_rounding(self.precision), 10 * self.noise)
 
-    def run_and_compare(self, name: str, plan: AuditPlan) -> tuple[compare.Difference | None, AuditRun]:
+    def run_and_compare(self, run_name: str, plan: AuditPlan) -> tuple[compare.Difference | None, AuditRun]:
         """Run a plan and compare it with the first run."""
         run = self.run(plan, False)
         if run.error or not run.records:
-            self.notes.append(f"The run with {name} failed: {run.error}")
+            self.notes.append(f"The run with {run_name} failed: {run.error}")
             return None, run
         found = compare.compare_runs(self.base.records, run.records)
-        self.deviations[name] = found.largest
+        self.deviations[run_name] = found.largest
         return found, run
 
     @property

@@ -143,8 +143,8 @@ class Cause(Enum):
     )
     UNKNOWN = ("the cause could not be told", "compare the runs by hand: --keep leaves them in a folder", "unknown")
 
-    def __init__(self, what: str, remedy: str, anchor: str) -> None:
-        self.what, self.remedy, self.anchor = what, remedy, anchor
+    def __init__(self, reason: str, remedy: str, anchor: str) -> None:
+        self.reason, self.remedy, self.anchor = reason, remedy, anchor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ class AuditVerdict:
             noise = f"; two equal runs differ by {self.noise:.1e}, so less cannot be seen" if self.noise else ""
             return f"Exact: the largest relative deviation is {self.deviation:.1e} ({where}){noise}."
         assert self.cause is not None
-        why = self.cause.what + (f" ({self.detail})" if self.detail else "")
+        why = self.cause.reason + (f" ({self.detail})" if self.detail else "")
         if self.status is AuditStatus.COULD_NOT_TELL:
             return f"Could not tell: {why}."
         begins = f", first in step {self.first_step} at {self.parameter}" if self.parameter else ""

@@ -138,7 +138,7 @@ def _names(traces: list[Trace]) -> str:
     return ", ".join(trace.name for trace in traces)
 
 
-def _by_job(table: pd.DataFrame, row: str, value: str) -> pd.DataFrame:
+def _by_job(table: pd.DataFrame, row_column: str, value_column: str) -> pd.DataFrame:
     """Pivot a tidy table: one row per predictor or scheme, and one column per job."""
-    wide = table.pivot(index=row, columns="trace", values=value)
-    return wide.sort_values(list(wide.columns)[:1], ascending=value == "rmse").reset_index()
+    wide = table.pivot(index=row_column, columns="trace", values=value_column)
+    return wide.sort_values(list(wide.columns)[:1], ascending=value_column == "rmse").reset_index()

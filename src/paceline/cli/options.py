@@ -83,12 +83,12 @@ def traces(names: Sequence[str] | None, split: str, options: Sequence[str] | Non
     ]
 
 
-def _named_by_path(one: Trace, file: Path, others: set[Path]) -> Trace:
+def _named_by_path(trace: Trace, file: Path, other_files: set[Path]) -> Trace:
     tails = ("/".join(file.parts[-depth:]) for depth in range(1, len(file.parts) + 1))
-    tail = next(tail for tail in tails if not any(other.as_posix().endswith(f"/{tail}") for other in others))
+    tail = next(tail for tail in tails if not any(other.as_posix().endswith(f"/{tail}") for other in other_files))
     # A file may hold several traces: then its path alone is no name.
-    name = tail if file.name.startswith(f"{one.name}.") else f"{tail}/{one.name}"
-    return replace(one, meta={**one.meta, "job": name})
+    name = tail if file.name.startswith(f"{trace.name}.") else f"{tail}/{trace.name}"
+    return replace(trace, meta={**trace.meta, "job": name})
 
 
 def source(

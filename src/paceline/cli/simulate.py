@@ -105,15 +105,15 @@ def _of_profiles(profiles: list[str], batch: int | None, noise: float) -> list[t
     return [("profiles", from_profiles(counts, global_batch=batch, noise=noise))]
 
 
-def _next_commands(found: Simulation) -> list[str]:
-    if found.needs_probe:
-        command = found.command or "<your command>"
+def _next_commands(simulation: Simulation) -> list[str]:
+    if simulation.needs_probe:
+        command = simulation.command or "<your command>"
         return [f"Next: a short run with batches of two sizes tells: paceline record --probe -- {command}"]
-    if not found.pays:
+    if not simulation.pays:
         return ["Next: leave the script as it is."]
-    arguments = f"global_batch={found.job_batch or '...'}"
-    if found.accumulate > 1:
-        arguments += f", accumulate={found.accumulate}"
+    arguments = f"global_batch={simulation.job_batch or '...'}"
+    if simulation.accumulate > 1:
+        arguments += f", accumulate={simulation.accumulate}"
     lines = [
         "Next: add to the script (docs/howto/pytorch.md)",
         "",
@@ -123,6 +123,6 @@ def _next_commands(found: Simulation) -> list[str]:
         "attach(model, loader)  # model: your DistributedDataParallel",
     ]
     # worth a loader that knows the samples' costs
-    if found.waiting.is_known and found.waiting.from_work >= 0.02:
+    if simulation.waiting.is_known and simulation.waiting.from_work >= 0.02:
         lines += ["", "Samples differ in cost: give the loader costs= too (docs/howto/work.md)."]
     return [*lines, "", "paceline audit -- <your command> says beforehand whether the script stays exact."]

@@ -180,18 +180,18 @@ def view(run: Run, *, iterations_recorded: int, silent_seconds: float = 0.0) -> 
         changes(run, "what the balancer did, and why"),
     ]
     alarm = is_long(silent_seconds, typical_seconds(run)) or bool(run.silent_iterations.any())
-    return add_frame(parts, run.name, f"{_text.count(iterations_recorded, 'iteration')} recorded", alarm=alarm)
+    return add_frame(parts, run.name, f"{_text.count(iterations_recorded, 'iteration')} recorded", is_alarm=alarm)
 
 
-def add_frame(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -> Panel:
+def add_frame(parts: list[RenderableType], run_name: str, count: str, *, is_alarm: bool) -> Panel:
     """Return a picture's parts in a frame with the run's name, red in an alarm."""
     return Panel(
         Group(*parts),
-        title=Text(short_path(name)),
+        title=Text(short_path(run_name)),
         title_align="left",
         subtitle=Text(count),
         subtitle_align="right",
-        border_style="red" if alarm else "none",
+        border_style="red" if is_alarm else "none",
     )
 
 
@@ -352,7 +352,7 @@ def async_view(run: AsyncRun, *, rounds_recorded: int, silent_seconds: float = 0
         Text(),
         changes(run, "what happened, and why"),
     ]
-    return add_frame(parts, run.name, f"{_text.count(rounds_recorded, 'round')} recorded", alarm=bool(alarms))
+    return add_frame(parts, run.name, f"{_text.count(rounds_recorded, 'round')} recorded", is_alarm=bool(alarms))
 
 
 def _async_alarms(run: AsyncRun, silent_seconds: float) -> list[Text]:

@@ -512,9 +512,9 @@ class LoadBalancer:
         return Plan(self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations)
 
 
-def _sizes_differ(one: Sizes, other: Sizes) -> bool:
+def _sizes_differ(before: Sizes, after: Sizes) -> bool:
     """Return whether sizes differ; one call of C, as a step asks at every iteration."""
-    return one.tobytes() != other.tobytes()
+    return before.tobytes() != after.tobytes()
 
 
 def _check_covariates_shape(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:

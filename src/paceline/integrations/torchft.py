@@ -229,10 +229,10 @@ class ReplicaLoader:
                     return
             manager.should_commit()  # it says no, and counts the failure
 
-    def _gather_rows(self, row: tuple[float, ...]) -> Array:
+    def _gather_rows(self, own_row: tuple[float, ...]) -> Array:
         """Return the rows of all replicas, ``[P, F]``; of no use where the manager then has an error."""
-        rows_PF = torch.zeros(self.manager.num_participants(), len(row), dtype=torch.float64, device=self.device)
-        rows_PF[self._rank] = torch.tensor(row, dtype=torch.float64)
+        rows_PF = torch.zeros(self.manager.num_participants(), len(own_row), dtype=torch.float64, device=self.device)
+        rows_PF[self._rank] = torch.tensor(own_row, dtype=torch.float64)
         self._allreduce(rows_PF, reduce_op=dist.ReduceOp.SUM).wait()
         rows: Array = rows_PF.cpu().numpy()
         return rows

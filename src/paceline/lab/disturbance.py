@@ -19,15 +19,15 @@ class Quota:
     folder: str
     cores: float
 
-    def turn(self, on: bool) -> None:
+    def turn(self, is_on: bool) -> None:
         """Set or remove the quota."""
         folder = Path(self.folder)
         if (folder / "cpu.cfs_quota_us").exists():
             period = int((folder / "cpu.cfs_period_us").read_text())
-            (folder / "cpu.cfs_quota_us").write_text(str(round(self.cores * period) if on else -1))
+            (folder / "cpu.cfs_quota_us").write_text(str(round(self.cores * period) if is_on else -1))
         else:
             period = int((folder / "cpu.max").read_text().split()[1])
-            (folder / "cpu.max").write_text(f"{round(self.cores * period) if on else 'max'} {period}")
+            (folder / "cpu.max").write_text(f"{round(self.cores * period) if is_on else 'max'} {period}")
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Hogs:
 
     pids: Sequence[int]
 
-    def turn(self, on: bool) -> None:
+    def turn(self, is_on: bool) -> None:
         """Continue or stop the processes."""
         for pid in self.pids:
-            os.kill(pid, signal.SIGCONT if on else signal.SIGSTOP)
+            os.kill(pid, signal.SIGCONT if is_on else signal.SIGSTOP)
 
 
 class Bursts:

@@ -39,13 +39,13 @@ class Process:
     name is its role; ``folder`` gets the log of its output.
     """
 
-    def __init__(self, module: str, number: int, folder: Path, task: Mapping[str, object]) -> None:
-        role = module.rpartition(".")[2]
+    def __init__(self, module_name: str, number: int, folder: Path, task: Mapping[str, object]) -> None:
+        role = module_name.rpartition(".")[2]
         self.title = f"{role} {number}"
         self.log = folder / f"{role}{number}.log"
         with self.log.open("wb") as log:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", module],
+                [sys.executable, "-m", module_name],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

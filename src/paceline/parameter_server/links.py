@@ -43,7 +43,7 @@ class Request(IntEnum):
 class MessageHeader:
     """Header of every message in either direction: eight integers."""
 
-    kind: int
+    code: int
     """The worker's request; in an answer, the number of its last push's outcome."""
     version: int = -1
     ticket: int = -1
@@ -97,17 +97,17 @@ class LostServerError(RuntimeError):
 
 
 class LocalLink:
-    """A worker's link to a server in the same process; parameters are put into ``row``, ``[P]``."""
+    """A worker's link to a server in the same process; parameters are put into ``parameter_row``, ``[P]``."""
 
-    def __init__(self, service: Service, worker: str, row: torch.Tensor) -> None:
-        self.service, self.worker, self._row = service, worker, row.numpy()
+    def __init__(self, service: Service, worker: str, parameter_row: torch.Tensor) -> None:
+        self.service, self.worker, self._parameter_row = service, worker, parameter_row.numpy()
         self.outcome: Outcome | None = None
         """That of the push before the last pull, if there was one."""
         self._last_outcome: Outcome | None = None
 
     def pull(self) -> WorkItem:
         self.outcome, self._last_outcome = self._last_outcome, None
-        return self.service.pull(self.worker, into=self._row)
+        return self.service.pull(self.worker, into=self._parameter_row)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         """Send a gradient; its outcome is known after the next pull."""
@@ -150,7 +150,7 @@ class GlooLink:
                     f"{header.numbers}: build the same model on every rank"
                 )
             more = receive_tensor(max(header.samples - ROWS_IN_HEADER, 0), torch.int64, SERVER_RANK, self.group)
-        self.outcome = None if header.kind == NOTHING_PUSHED else OUTCOMES[header.kind]
+        self.outcome = None if header.code == NOTHING_PUSHED else OUTCOMES[header.code]
         first = _header_view(self._receive_buffer)[HEADER_FIELDS : HEADER_FIELDS + min(header.samples, ROWS_IN_HEADER)]
         rows = torch.cat([first, more]).numpy()
         return WorkItem(
@@ -207,13 +207,13 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
         while True:
             dist.recv(buffer, rank, group=group)  # a header alone leaves the rest of the buffer as it is
             header = MessageHeader.read(buffer)
-            if header.kind == Request.PULL and header.numbers != numbers:
+            if header.code == Request.PULL and header.numbers != numbers:
                 _send_message(
                     MessageHeader(last, numbers=numbers), out[:HEADER_FLOATS], rank, group
                 )  # its buffer may be too small for more
                 raise ValueError(f"its model has {header.numbers} parameters, and that of rank {SERVER_RANK} {numbers}")
             gradient = buffer[HEADER_FLOATS:]
-            if header.kind == Request.PUSH_SEPARATE:
+            if header.code == Request.PUSH_SEPARATE:
                 # one of the wrong length is refused; one that announces over four times the model is cut off
                 if not 0 <= header.numbers <= 4 * numbers or not 0 <= header.wire_dtype_index < len(WIRE_DTYPES):
                     raise ValueError(
@@ -223,14 +223,14 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 dtype = list(WIRE_DTYPES.values())[header.wire_dtype_index]
                 gradient = receive_tensor(header.numbers, dtype, rank, group).float()
             stamp = Stamp(header.version, header.ticket)
-            if header.kind in (Request.PUSH, Request.PUSH_SEPARATE):
+            if header.code in (Request.PUSH, Request.PUSH_SEPARATE):
                 times = {
                     "seconds": header.seconds / NANOS_PER_SECOND,
                     "comm_seconds": header.comm_seconds / NANOS_PER_SECOND,
                 }
                 verdict = service.push(worker, stamp, gradient.numpy(), header.samples, **times)
                 last = OUTCOMES.index(verdict.outcome)
-            if header.kind in (Request.PULL, Request.PUSH, Request.PUSH_SEPARATE):
+            if header.code in (Request.PULL, Request.PUSH, Request.PUSH_SEPARATE):
                 work = service.pull(worker, into=out[HEADER_FLOATS:].numpy())
                 rows = torch.from_numpy(np.ascontiguousarray(work.assigned.rows))
                 _header_view(out)[HEADER_FIELDS : HEADER_FIELDS + len(rows[:ROWS_IN_HEADER])] = rows[:ROWS_IN_HEADER]
@@ -240,7 +240,7 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 if work.ended:
                     return
                 last = NOTHING_PUSHED
-            elif header.kind == Request.POLL:
+            elif header.code == Request.POLL:
                 given_up = service.is_given_up(worker, stamp)
                 _send_message(
                     MessageHeader(Request.POLL, samples=int(given_up)), torch.zeros(HEADER_FLOATS), rank, group

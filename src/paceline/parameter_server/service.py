@@ -30,14 +30,14 @@ logger = logging.getLogger("paceline.asynchronous")
 EventT = TypeVar("EventT")
 
 
-def notify(listeners: list[Callable[[EventT], None]], event: EventT, name: str) -> None:
+def notify(listeners: list[Callable[[EventT], None]], event: EventT, list_name: str) -> None:
     """Call every listener; one that raises is logged under the list's name, and taken from the list."""
     for listener in list(listeners):
         try:
             listener(event)
         except Exception:
             listeners.remove(listener)
-            logger.exception("a listener of %s raised, and is not called again", name)
+            logger.exception("a listener of %s raised, and is not called again", list_name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,10 +298,10 @@ class Service:
             ) from self._failure
 
 
-def _copy_row(row: Vector, into: Vector | None) -> Vector:
+def _copy_row(parameter_row: Vector, into: Vector | None) -> Vector:
     if into is None:
-        return row.copy()
-    np.copyto(into, row)
+        return parameter_row.copy()
+    np.copyto(into, parameter_row)
     return into
 
 
@@ -400,8 +400,12 @@ def _describe_round(before: ServerSnapshot, snapshot: ServerSnapshot, verdicts: 
     return ". ".join(parts) + "." if parts else ""
 
 
-def _list_names(verb: str, names: Sequence[str]) -> list[str]:
-    return [f"{verb}: {join_names(names[:MAX_LISTED], max(len(names) - MAX_LISTED, 0))}"] if names else []
+def _list_names(verb: str, worker_names: Sequence[str]) -> list[str]:
+    return (
+        [f"{verb}: {join_names(worker_names[:MAX_LISTED], max(len(worker_names) - MAX_LISTED, 0))}"]
+        if worker_names
+        else []
+    )
 
 
 def _first_sentences(sentences: Sequence[str]) -> list[str]:

@@ -120,7 +120,7 @@ class ControlGroupLocator:
     def __init__(self, root: str | Path = "/") -> None:
         self._root = root
         self._file = KernelFile(Path(root) / "proc/self/cgroup")
-        self._text: bytes | None = None
+        self._cgroup_text: bytes | None = None
         self._group: ControlGroup | None = None
         self._last_lookup = float("-inf")
 
@@ -129,8 +129,8 @@ class ControlGroupLocator:
         now = time.monotonic()
         if now - self._last_lookup >= 0.1:  # seconds: a lookup takes 4 us, about as long as two covariates
             self._last_lookup, text = now, self._file.read()
-            if text != self._text:
-                self._text, self._group = text, ControlGroup.current(self._root)
+            if text != self._cgroup_text:
+                self._cgroup_text, self._group = text, ControlGroup.current(self._root)
         return self._group
 
 

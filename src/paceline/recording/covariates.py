@@ -124,13 +124,13 @@ def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]
 class GPUCovariate:
     """The state of a GPU, by all of its processes: how busy it is, its memory, or its clock."""
 
-    def __init__(self, name: str, unit: str, read: Callable[[], float], error: type[Exception]) -> None:
-        self.name, self.unit, self._read, self._error = name, unit, read, error
+    def __init__(self, name: str, unit: str, read_value: Callable[[], float], error: type[Exception]) -> None:
+        self.name, self.unit, self._read_value, self._error = name, unit, read_value, error
 
     def sample(self) -> float:
         """Return the value now; NaN if this GPU does not support it."""
         with contextlib.suppress(self._error):
-            return self._read()
+            return self._read_value()
         return math.nan
 
 
@@ -313,14 +313,14 @@ class FileCovariate:
     """A covariate read from one kernel file: a number, or its growth per second since the last boundary."""
 
     def __init__(
-        self, name: str, unit: str, file: Path, read: Callable[[bytes], float], *, is_cumulative: bool = True
+        self, name: str, unit: str, file: Path, parse: Callable[[bytes], float], *, is_cumulative: bool = True
     ) -> None:
-        self.name, self.unit, self._file, self._read = name, unit, KernelFile(file), read
+        self.name, self.unit, self._file, self._parse = name, unit, KernelFile(file), parse
         self._rate = CounterRate() if is_cumulative else None
 
     def sample(self) -> float:
         """Return the number, or its growth; NaN if the file does not hold it."""
-        value = self._read(self._file.read())
+        value = self._parse(self._file.read())
         return value if self._rate is None else self._rate.update(value)
 
 
@@ -331,11 +331,11 @@ def run_delay_covariate(root: Path = ROOT) -> FileCovariate:
     computing if torch has one thread.
     """
 
-    def read(text: bytes) -> float:
+    def parse(text: bytes) -> float:
         fields = text.split()
         return int(fields[1]) * 1e-9 if len(fields) > 1 else math.nan
 
-    return FileCovariate("run_delay", "s per s of wall time", root / "proc/self/schedstat", read)
+    return FileCovariate("run_delay", "s per s of wall time", root / "proc/self/schedstat", parse)
 
 
 def pressure_covariate(resource: str, group: ControlGroup | None = None, root: Path = ROOT) -> FileCovariate:
@@ -344,22 +344,22 @@ def pressure_covariate(resource: str, group: ControlGroup | None = None, root: P
     It is that of the group, or of the machine: the line "some" of Linux's pressure-stall information.
     """
 
-    def read(text: bytes) -> float:
+    def parse(text: bytes) -> float:
         _, found, total = text.partition(b"total=")
         return parse_number(total) * 1e-6 if found else math.nan
 
     file = group.pressure / f"{resource}.pressure" if group else None
     file = file if file and file.exists() else root / f"proc/pressure/{resource}"
-    return FileCovariate(f"{resource}_pressure", "share of wall time", file, read)
+    return FileCovariate(f"{resource}_pressure", "share of wall time", file, parse)
 
 
 def memory_covariate(root: Path = ROOT) -> FileCovariate:
     """Return the covariate of the machine's available memory, as a share: ``MemAvailable`` of ``/proc/meminfo``."""
 
-    def read(text: bytes) -> float:
+    def parse(text: bytes) -> float:
         return parse_field(text, b"MemAvailable:") / (parse_field(text, b"MemTotal:") or math.nan)
 
-    return FileCovariate("memory_available", "share of memory", root / "proc/meminfo", read, is_cumulative=False)
+    return FileCovariate("memory_available", "share of memory", root / "proc/meminfo", parse, is_cumulative=False)
 
 
 class Runnable:

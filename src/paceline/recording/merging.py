@@ -120,9 +120,9 @@ def _read_sound_files(paths: Iterable[str | Path]) -> list[WorkerFile]:
     return files
 
 
-def _unique_names(names: Iterable[Sequence[str]]) -> list[str]:
+def _unique_names(name_lists: Iterable[Sequence[str]]) -> list[str]:
     """Return all names in the order of their first appearance."""
-    return list(dict.fromkeys(name for some in names for name in some))
+    return list(dict.fromkeys(name for some in name_lists for name in some))
 
 
 def _join_paths(paths: Sequence[str | Path]) -> str:
@@ -138,11 +138,11 @@ def _merge_files(files: Sequence[WorkerFile]) -> Trace:
     ]
     iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
 
-    def fill_panel(name: str) -> NDArray[np.float64]:
+    def fill_panel(column_name: str) -> NDArray[np.float64]:
         values_TW = np.full((len(iterations), len(files)), np.nan)
         for w, (header, rows) in enumerate(files):
-            if name in header["columns"]:
-                values_TW[np.searchsorted(iterations, rows[:, 0]), w] = rows[:, header["columns"].index(name)]
+            if column_name in header["columns"]:
+                values_TW[np.searchsorted(iterations, rows[:, 0]), w] = rows[:, header["columns"].index(column_name)]
         return values_TW
 
     measured = {name: fill_panel(name) for name in measured_names}

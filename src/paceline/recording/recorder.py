@@ -98,7 +98,7 @@ class Recorder:
 
     def __enter__(self) -> Self:
         try:
-            self._lines = LineWriter(self.path, logger, new=True)
+            self._lines = LineWriter(self.path, logger, must_be_new=True)
         except FileExistsError:
             raise FileExistsError(
                 f"{self.path} exists, and a record is never overwritten: choose a new path, or move the old file away"

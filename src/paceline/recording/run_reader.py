@@ -72,9 +72,9 @@ class PackedRecord(NamedTuple):
     """One iteration or round in memory: packed, because files hold millions of them."""
 
     fleet: tuple[str, ...]
-    values: Array
+    numbers: Array
     """The fleet's numbers, then the workers', key by key."""
-    others: tuple[Any, ...]
+    other_fields: tuple[Any, ...]
 
 
 class RunReader:
@@ -137,7 +137,9 @@ class RunReader:
             "of_workers": of_workers,
             "of_fleet": of_fleet,
         }
-        others = list(zip(*(line.others for line in self._lines), strict=True)) or [()] * len(self._kind.other_types)
+        others = list(zip(*(line.other_fields for line in self._lines), strict=True)) or [()] * len(
+            self._kind.other_types
+        )
         common |= {"why": others[-1], "skipped_lines": self.skipped_lines, "lost_records": self.lost_records}
         if self._kind is KINDS["paceline_async_run"]:
             about: dict[str, Any] = {name: self._header.get(name) for name in ("scheme", "bound", "batch")}
@@ -152,9 +154,9 @@ class RunReader:
         of_workers = {name: np.full((len(self._lines), len(place)), np.nan) for name in names}
         of_fleet = np.empty((len(fleet_keys), len(self._lines)))
         for t, line in enumerate(self._lines):
-            of_fleet[:, t] = line.values[: len(fleet_keys)]
+            of_fleet[:, t] = line.numbers[: len(fleet_keys)]
             columns = [place[worker] for worker in line.fleet]
-            for name, row in zip(names, line.values[len(fleet_keys) :].reshape(len(names), -1), strict=True):
+            for name, row in zip(names, line.numbers[len(fleet_keys) :].reshape(len(names), -1), strict=True):
                 of_workers[name][t, columns] = row
         return tuple(place), of_workers, dict(zip(fleet_keys, of_fleet, strict=True))
 

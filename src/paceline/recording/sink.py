@@ -510,7 +510,7 @@ class JsonLines(Sink):
 
     def _open_file(self) -> LineWriter:
         try:
-            return LineWriter(self.path, logger, exclusive=True)
+            return LineWriter(self.path, logger, locks_file=True)
         except BlockingIOError:
             writer = _find_writer(self.path)
             if (writer.get("pid"), writer.get("host")) == (os.getpid(), socket.gethostname()):

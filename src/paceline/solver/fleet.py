@@ -120,11 +120,11 @@ def checked_samples(costs: ArrayLike, tokens: ArrayLike | None, cap: float | Non
     return np.stack([cost_N, token_N])
 
 
-def require(fine: np.ndarray, values: Array, rule: str, kind: str) -> None:
+def require(is_valid: np.ndarray, values: Array, rule: str, item_noun: str) -> None:
     """Raise a ValueError that names the first value that is not fine."""
-    if not fine.all():
-        number = int(np.argmin(fine))
-        raise ValueError(f"{rule}, got {values[number]:g} for {kind} {number}")
+    if not is_valid.all():
+        number = int(np.argmin(is_valid))
+        raise ValueError(f"{rule}, got {values[number]:g} for {item_noun} {number}")
 
 
 def packed_bound(samples: Samples, fleet: Fleet) -> float:

@@ -338,19 +338,19 @@ class _Exchanges:
                 break
             self._apply(*found)
 
-    def _apply(self, sample: int, other: int, place: int) -> None:
+    def _apply(self, sample: int, other_sample: int, target_bin: int) -> None:
         """Put a sample into another micro-batch, and the other one, if there is one, where that sample was."""
         bins, problem, source = self.bins, self.problem, int(self.bins.of[sample])
         moved, count = problem.tokens[sample], 1
-        bins.of[sample] = place
-        if other >= 0:
-            bins.of[other] = source
-            moved, count = moved - problem.tokens[other], 0
+        bins.of[sample] = target_bin
+        if other_sample >= 0:
+            bins.of[other_sample] = source
+            moved, count = moved - problem.tokens[other_sample], 0
         self.tokens_BD[source] -= moved
-        self.tokens_BD[place] += moved
+        self.tokens_BD[target_bin] += moved
         self.size_B[source] -= count
-        self.size_B[place] += count
-        giver, taker = bins.rank[[source, place]].tolist()
+        self.size_B[target_bin] += count
+        giver, taker = bins.rank[[source, target_bin]].tolist()
         both = np.sort(np.concatenate([self.by_rank[giver], self.by_rank[taker]]))
         for rank in (giver, taker):  # summed again, in the order of samples: no rounding adds up
             own = self.by_rank[rank] = both[bins.rank[bins.of[both]] == rank]

@@ -607,11 +607,11 @@ def _earliest(problem: Problem, count: int | None, low: float, starts: Sizes) ->
     return found, high
 
 
-def _until(problem: Problem, count: int | None, end: float, next_N: list[int]) -> Cut | None:
+def _until(problem: Problem, count: int | None, deadline: float, next_N: list[int]) -> Cut | None:
     """Return the rank and size of each micro-batch, the longest samples first; None if ranks do not end in time."""
     cost, tokens, cap = problem.work[:, 0].tolist(), problem.tokens[:, 0].tolist(), float(problem.caps[0])
     fixed, fleet = float(problem.fixed[0]), problem.fleet
-    left_W = np.where(end >= fleet.floor, (end - fleet.fixed) / fleet.pace, 0.0) - fixed * (count or 0)
+    left_W = np.where(deadline >= fleet.floor, (deadline - fleet.fixed) / fleet.pace, 0.0) - fixed * (count or 0)
     heap = [(-left, rank) for rank, left in enumerate(left_W.tolist())]
     heapq.heapify(heap)
     each = 0.0 if count else fixed

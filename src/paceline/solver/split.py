@@ -242,7 +242,7 @@ def _speeds(speeds: ArrayLike) -> Array:
 def _load(
     curves: BatchTimeCurves,
     multiples: int,
-    step: int,
+    batch_multiple: int,
     lower: ArrayLike,
     upper: ArrayLike | None,
     comm: ArrayLike,
@@ -254,17 +254,17 @@ def _load(
     floor = _column("curves.floor", curves.floor, count)
     slope = _column("curves.slope", curves.slope, count)
     intercept = _column("curves.intercept", curves.intercept, count, minimum=-np.inf)
-    limit = _column("curves.limit", curves.limit, count, finite=False)
-    high = limit if upper is None else np.minimum(limit, _column("upper", upper, count, finite=False))
-    low, high = np.ceil(_column("lower", lower, count) / step), np.floor(high / step)
-    _require_feasible(low, high, multiples, step)
+    limit = _column("curves.limit", curves.limit, count, must_be_finite=False)
+    high = limit if upper is None else np.minimum(limit, _column("upper", upper, count, must_be_finite=False))
+    low, high = np.ceil(_column("lower", lower, count) / batch_multiple), np.floor(high / batch_multiple)
+    _require_feasible(low, high, multiples, batch_multiple)
     # float64 cannot represent every whole number above
     if multiples * count > 2**53:
         raise ValueError(
             f"global_batch must be at most 2**53 / {count} batch multiples for {count} workers, so that sums "
             f"in float64 stay exact, got {multiples}"
         )
-    return Load(floor, slope, intercept, _column("comm", comm, count), low, np.minimum(high, multiples), step)
+    return Load(floor, slope, intercept, _column("comm", comm, count), low, np.minimum(high, multiples), batch_multiple)
 
 
 def _multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
@@ -293,26 +293,26 @@ def require_integer(name: str, value: int) -> int:
     return number
 
 
-def _column(name: str, values: ArrayLike, count: int, *, minimum: float = 0.0, finite: bool = True) -> Array:
+def _column(name: str, values: ArrayLike, count: int, *, minimum: float = 0.0, must_be_finite: bool = True) -> Array:
     """Return one number for each worker, not below ``minimum``."""
     column = np.asarray(values, dtype=np.float64)
     if column.ndim == 0 and not name.startswith("curves"):
         column = np.full(count, column)
     if column.shape != (count,):
         raise ValueError(f"{name} must hold one number for each of the {count} workers, got the shape {column.shape}")
-    valid = (column >= minimum) & (np.isfinite(column) | (not finite))
+    valid = (column >= minimum) & (np.isfinite(column) | (not must_be_finite))
     if not valid.all():
         i = int(np.argmin(valid))
         expected = "be finite and not negative" if minimum == 0 else "be finite"
         hint = "; exclude a worker that cannot run with upper=0" if name == "curves.slope" else ""
-        expected = expected if finite else "not be NaN or negative, but may be infinite"
+        expected = expected if must_be_finite else "not be NaN or negative, but may be infinite"
         raise ValueError(f"{name} must {expected}, got {column[i]} for worker {i}{hint}")
     return column
 
 
-def _require_feasible(low: Array, high: Array, multiples: int, step: int) -> None:
-    rounded = "" if step == 1 else f", rounded inward to multiples of {step},"
-    total, minimum, maximum = multiples * step, low.sum() * step, high.sum() * step
+def _require_feasible(low: Array, high: Array, multiples: int, batch_multiple: int) -> None:
+    rounded = "" if batch_multiple == 1 else f", rounded inward to multiples of {batch_multiple},"
+    total, minimum, maximum = multiples * batch_multiple, low.sum() * batch_multiple, high.sum() * batch_multiple
     if minimum > total:
         raise ValueError(
             f"the lower bounds{rounded} sum to {minimum:.0f}, more than the global_batch {total}: lower them"
@@ -325,9 +325,9 @@ def _require_feasible(low: Array, high: Array, multiples: int, step: int) -> Non
     if (low > high).any():
         i = int(np.argmax(low > high))
         raise ValueError(
-            f"worker {i} must take at least {low[i] * step:.0f} samples (lower) and at most {high[i] * step:.0f} "
-            f"(upper and memory limit){rounded.rstrip(',')}, and no batch size does both: lower the "
-            "one or raise the other"
+            f"worker {i} must take at least {low[i] * batch_multiple:.0f} samples (lower) and at most "
+            f"{high[i] * batch_multiple:.0f} (upper and memory limit){rounded.rstrip(',')}, and no batch size does "
+            "both: lower the one or raise the other"
         )
 
 
@@ -370,10 +370,15 @@ class Load:
         """Return the seconds that workers take for these multiples, at least one each, with communication, ``[W]``."""
         return batch_seconds(self, multiples * self.batch_multiple) + self.comm
 
-    def only(self, rows: NDArray[np.intp]) -> Load:
+    def only(self, worker_indices: NDArray[np.intp]) -> Load:
         """Return the load of only these workers."""
-        bounds = self.lower[rows], self.upper[rows]
-        curves = self.floor[rows], self.slope[rows], self.intercept[rows], self.comm[rows]
+        bounds = self.lower[worker_indices], self.upper[worker_indices]
+        curves = (
+            self.floor[worker_indices],
+            self.slope[worker_indices],
+            self.intercept[worker_indices],
+            self.comm[worker_indices],
+        )
         return Load(*curves, *bounds, self.batch_multiple)
 
     @cached_property

@@ -18,7 +18,7 @@ from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.waits import FSDPWaits, listen
 from paceline.torch.counting import is_attached
-from paceline.torch.covariates import Sampled
+from paceline.torch.covariates import CovariateSampler
 from paceline.torch.equal_shapes import EqualShapes
 from paceline.torch.exchange import Exchange
 from paceline.torch.optimizer_checks import OptimizerChecks
@@ -134,7 +134,7 @@ class Balance(Scaling):
         self._loader, self._timer = loader, timer
         self._planning = planning = Planning(balancer, loader, exchange, workers, len(covariates))
         self.work: WorkModel | None = planning.work
-        self._covariates = Sampled(covariates)
+        self._covariates = CovariateSampler(covariates)
         self._waits: list[FSDPWaits] = []
         self._steps = steps = Steps(loader, planning, exchange, timer, self._covariates)
         self.on_iteration: list[Callable[[Iteration], None]] = steps.observers

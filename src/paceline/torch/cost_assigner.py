@@ -49,11 +49,11 @@ class CostAssigner(SliceAssigner):
 
     def after(self, place: int) -> int | None:
         """Return the end of the global batch that begins at this place; None if none begins there."""
-        return self._end(place) if self.costs.global_tokens else super().after(place)
+        return self._batch_end(place) if self.costs.global_tokens else super().after(place)
 
     def rank_samples(self, place: int) -> Samples:
         """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
-        return self._slice(place)[self._assignment(place).of(self.rank)]
+        return self._batch_samples(place)[self._assignment(place).of(self.rank)]
 
     def features(self, samples: Samples) -> tuple[float, ...]:
         """Return the features of the work of samples of this rank."""
@@ -68,7 +68,7 @@ class CostAssigner(SliceAssigner):
             free = replace(self.costs, cap=None)
             uncapped = CostAssigner(self.order, self.rule, self.rank, free, self.table)
             uncapped.start(epoch)
-            self._batches_counted = (epoch, len(uncapped._ends()))
+            self._batches_counted = (epoch, len(uncapped._batch_ends()))
         return self._batches_counted[1]
 
     def settings(self) -> dict[str, object]:
@@ -81,7 +81,7 @@ class CostAssigner(SliceAssigner):
         if self.costs.global_tokens:
             self._until_N1 = np.concatenate([[0.0], self.table.tokens[numbers].cumsum()])
 
-    def _ends(self) -> Sizes:
+    def _batch_ends(self) -> Sizes:
         """Return where the global batches of this epoch end that have not been taken."""
         ends, end = [], self.after(self.place)
         while end is not None:
@@ -89,7 +89,7 @@ class CostAssigner(SliceAssigner):
             end = self.after(end)
         return np.array(ends, dtype=np.int64)
 
-    def _end(self, place: int) -> int | None:
+    def _batch_end(self, place: int) -> int | None:
         """Return where a global batch ends that fills the budget of tokens.
 
         Fewer samples than ranks are not worth a batch: they take from the one before.
@@ -104,14 +104,14 @@ class CostAssigner(SliceAssigner):
             count = left - ranks if left >= 2 * ranks else left
         return place + count
 
-    def _slice(self, place: int) -> Samples:
+    def _batch_samples(self, place: int) -> Samples:
         return self.numbers[place : self.after(place)]
 
     def _assignment(self, place: int) -> Assignment | Packed:
         assert self.coefficients is not None
         key = (place, self._shares_W.tobytes(), self.coefficients.tobytes())
         if key not in self._assignment_cache:
-            self._assignment_cache[key] = self._divide_batch(self.table[self._slice(place)])
+            self._assignment_cache[key] = self._divide_batch(self.table[self._batch_samples(place)])
         return self._assignment_cache[key]
 
     def _divide_batch(self, samples: SampleCosts) -> Assignment | Packed:
@@ -121,7 +121,7 @@ class CostAssigner(SliceAssigner):
     def _require_room(self, cap: float) -> None:
         """Refuse an epoch in which a global batch exceeds what all ranks may take, before it begins."""
         until_N1 = np.concatenate([[0.0], self.table.tokens[self.numbers].cumsum()])
-        ends, ranks = self._ends(), self.rule.world_size
+        ends, ranks = self._batch_ends(), self.rule.world_size
         tokens_B = until_N1[ends] - until_N1[np.concatenate([[0], ends[:-1]])]
         if (tokens_B > cap * ranks).any():
             worst = int(tokens_B.argmax())
@@ -143,12 +143,12 @@ class Packed:
     """Rank of each sample, ``[N]``."""
     counts: Sizes
     """Samples of each rank, ``[W]``."""
-    parts: list[list[Sizes]]
+    micro_batches: list[list[Sizes]]
     """Samples of each micro-batch of each rank."""
 
     def of(self, rank: int) -> Sizes:
         """Return the samples of a rank, one micro-batch after the other."""
-        return np.concatenate(self.parts[rank])
+        return np.concatenate(self.micro_batches[rank])
 
 
 class PackAssigner(CostAssigner):
@@ -167,7 +167,7 @@ class PackAssigner(CostAssigner):
         """Return where each micro-batch of the next batch begins and ends among this rank's samples."""
         packed = self._assignment(self.place)
         assert isinstance(packed, Packed)
-        ends = np.cumsum([0, *map(len, packed.parts[self.rank])]).tolist()
+        ends = np.cumsum([0, *map(len, packed.micro_batches[self.rank])]).tolist()
         return list(pairwise(ends))
 
     def settings(self) -> dict[str, object]:

@@ -18,8 +18,8 @@ Numbers = ArrayLike | str | Callable[[Any], float]
 """An array of one number for each sample, the name of a column, or what returns the number of a sample."""
 
 
-def numbers_of(dataset: Any, source: Numbers, name: str, *, zeros: bool = False) -> Array:
-    """Return the numbers of all samples, above 0 or with ``zeros`` not below, or refuse the argument of this name.
+def numbers_of(dataset: Any, source: Numbers, name: str, *, allow_zeros: bool = False) -> Array:
+    """Return the numbers of all samples, above 0 or with ``allow_zeros`` not below, or refuse the argument ``name``.
 
     The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths. A
     function is called with every sample, once.
@@ -34,19 +34,19 @@ def numbers_of(dataset: Any, source: Numbers, name: str, *, zeros: bool = False)
         raise ValueError(
             f"{name} must hold one number for each of the {len(dataset)} samples, got the shape {values.shape}"
         )
-    require_in_range(values, name, zeros=zeros)
+    require_in_range(values, name, allow_zeros=allow_zeros)
     values.flags.writeable = False
     return values
 
 
-def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = "", zeros: bool = False) -> None:
-    """Refuse numbers that are not finite and above 0, or with ``zeros`` not below; the sample is named.
+def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = "", allow_zeros: bool = False) -> None:
+    """Refuse numbers that are not finite and above 0, or with ``allow_zeros`` not below; the sample is named.
 
     ``first`` is the number of the first sample, and ``of`` says of what.
     """
-    fine = np.isfinite(values_N) & ((values_N > 0) | (zeros & (values_N == 0)))
+    fine = np.isfinite(values_N) & ((values_N > 0) | (allow_zeros & (values_N == 0)))
     if not fine.all():
-        place, wanted = int(np.argmin(fine)), "not negative" if zeros else "above 0"
+        place, wanted = int(np.argmin(fine)), "not negative" if allow_zeros else "above 0"
         raise ValueError(f"{name} must be finite and {wanted}, got {values_N[place]:g} for sample {first + place}{of}")
 
 
@@ -143,12 +143,12 @@ class Costs:
         read = self.read(dataset)
         cost_N = None if read.cost is None else np.asarray(read.cost)
         known = self._sample_costs(list(read.parts.values()), cost_N, len(dataset))
-        return SampleCosts(_scale_features(known.features, zeros=len(self.parts) > 1), known.tokens)
+        return SampleCosts(_scale_features(known.features, allow_zeros=len(self.parts) > 1), known.tokens)
 
     def read(self, dataset: Any) -> Costs:
         """Return these costs with arrays in place of names and functions."""
         several = len(self.parts) > 1
-        columns = [numbers_of(dataset, value, name, zeros=several) for name, value in self.parts.items()]
+        columns = [numbers_of(dataset, value, name, allow_zeros=several) for name, value in self.parts.items()]
         for name, column in zip(self.parts, columns, strict=True):
             if not column.any():
                 raise ValueError(f"{name} is 0 for every sample: leave that part out")
@@ -166,7 +166,7 @@ class Costs:
         numbers = {}
         for name, function in value.items():
             numbers[name] = np.array([function(sample) for sample in samples], dtype=np.float64)
-            require_in_range(numbers[name], name, first=first, of=of, zeros=several and name != "cost")
+            require_in_range(numbers[name], name, first=first, of=of, allow_zeros=several and name != "cost")
         return self._sample_costs([numbers[name] for name in self.parts], numbers.get("cost"), len(samples), first, of)
 
     def require_callable_costs(self) -> None:
@@ -273,12 +273,12 @@ class SampleCosts:
         return SampleCosts(self.features[samples], self.tokens[samples])
 
 
-def _scale_features(features_NF: Array, *, zeros: bool = False) -> Array:
-    """Return features of the mean 1 each; with ``zeros``, all but the first may be 0 for some samples."""
+def _scale_features(features_NF: Array, *, allow_zeros: bool = False) -> Array:
+    """Return features of the mean 1 each; with ``allow_zeros``, all but the first may be 0 for some samples."""
     # cumsum adds in one order on every processor: features are compared, and costs computed, bit for bit.
     with np.errstate(all="ignore"):
         scaled_NF: Array = features_NF / (features_NF.cumsum(axis=0)[-1] / len(features_NF))
-    positive_NF = scaled_NF[:, :1] if zeros else scaled_NF
+    positive_NF = scaled_NF[:, :1] if allow_zeros else scaled_NF
     if not (np.isfinite(scaled_NF).all() and (positive_NF > 0).all()):
         first_N = features_NF[:, 0]
         minimum, largest = int(first_N.argmin()), int(first_N.argmax())

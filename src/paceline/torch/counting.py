@@ -372,8 +372,8 @@ def watch(owner: Model) -> Callable[[], None]:
     return functools.partial(_unwatch, weakref.ref(owner))
 
 
-def _unwatch(known: weakref.ref[Model]) -> None:
-    if (owner := known()) is not None:
+def _unwatch(owner_ref: weakref.ref[Model]) -> None:
+    if (owner := owner_ref()) is not None:
         _owners.discard(owner)
     if not _owners:
         torch.autograd.backward = _torch_backward

@@ -14,19 +14,19 @@ from paceline.recording.covariates import Covariate, default_covariates
 logger = logging.getLogger(__name__)
 
 
-class Sampled:
+class CovariateSampler:
     """The newest value of every covariate."""
 
     def __init__(self, covariates: Sequence[Covariate]) -> None:
         self._covariates = tuple(covariates)
-        self.values: list[float] = []
+        self.newest_values: list[float] = []
         self.next = 0.0 if self._covariates else math.inf
         """Time to sample again, by ``time.perf_counter``."""
 
     def take(self) -> None:
         """Sample all covariates."""
         began = time.perf_counter()
-        self.values = [covariate.sample() for covariate in self._covariates]
+        self.newest_values = [covariate.sample() for covariate in self._covariates]
         ended = time.perf_counter()
         # sampling takes at most 0.4% of the time: where it takes longer, a sample serves several iterations
         self.next = ended + (ended - began) / 0.004
@@ -37,7 +37,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnavailableCovariate:
     """A covariate that this machine cannot sample: always NaN, which predictors treat as unknown."""
 
     name: str
@@ -61,4 +61,4 @@ def covariates_for(predictor: Predictor, covariates: Sequence[Covariate] | None)
         )
     if missing:
         logger.info("the predictor can read %s, which nothing samples here", missing)
-    return [known.get(name, Unknown(name)) for name in predictor.covariate_names]
+    return [known.get(name, UnavailableCovariate(name)) for name in predictor.covariate_names]

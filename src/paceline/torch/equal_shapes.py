@@ -27,20 +27,20 @@ class EqualShapes:
         Its batches may differ. Whether they do, and whether a loop is under way, is the same on every rank, so all look
         or none does. Between loops none looks: a balance that nobody holds ends on each rank when the garbage collector
         finds it. One that still has batches to train on is held by its model.
-    waits
+    has_pending_batches
         Whether batches of a loop that has ended are still to be trained on, as in one that fetches ahead; the same on
         every rank.
     ranks
         The ranks that train on it; a group with others in it is not looked at, as those would not take part.
     """
 
-    def __init__(self, loader: RankLoader, waits: Callable[[], bool], ranks: Sequence[int]) -> None:
-        self.loader, self.waits = loader, waits
+    def __init__(self, loader: RankLoader, has_pending_batches: Callable[[], bool], ranks: Sequence[int]) -> None:
+        self.loader, self.has_pending_batches = loader, has_pending_batches
         self.ranks = frozenset(ranks)
 
     def __call__(self, group: Any, rows: torch.Tensor) -> None:
         """Compare the lengths of tensors; if they differ, a RuntimeError is raised on every rank of the group."""
-        if not self.loader.looping and not (self.loader.has_ended and self.waits()):
+        if not self.loader.looping and not (self.loader.has_ended and self.has_pending_batches()):
             return
         # The rows may be of a batch before the newest one, as far back as batches are remembered.
         if self.loader.since_uneven > MAX_BATCHES or _shards():

@@ -117,10 +117,10 @@ class Exchange:
         # part of a cycle that waits for the garbage collector, through hundreds of attached and detached balances.
         vars(self).pop("group", None)
 
-    def _or_lost(self, wait: Callable[[], T]) -> T:
+    def _or_lost(self, communicate: Callable[[], T]) -> T:
         try:
             with without_listeners():
-                return wait()
+                return communicate()
         except RuntimeError as error:
             raise self.lost(error) from error
 

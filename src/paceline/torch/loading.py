@@ -147,7 +147,7 @@ class Prefetcher:
     """
 
     def __init__(
-        self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading, *, pin: bool
+        self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading, *, pin_memory: bool
     ) -> None:
         self.assigner = assigner
         self.collate = collate
@@ -156,7 +156,7 @@ class Prefetcher:
         self._stock: dict[int, tuple[Any, int, float]] = {}  # chunk, row and seconds of each sample that has arrived
         self._processes = loading.num_workers
         self._waited, self.load_seconds = 0.0, (0.0, 0.0)
-        self._pin = pin
+        self._pin = pin_memory
         self._here = Chunks(dataset, default_collate if collate is None else list)
         self._loader = DataLoader(
             self._here,
@@ -166,7 +166,7 @@ class Prefetcher:
             num_workers=loading.num_workers,
             prefetch_factor=loading.prefetch_factor,
             # Single samples are copied once more, by the collate_fn: pinning them would be of no use.
-            pin_memory=pin and collate is None,
+            pin_memory=pin_memory and collate is None,
             worker_init_fn=partial(begin_process, loading.worker_init_fn),
             timeout=loading.timeout,
             multiprocessing_context=loading.multiprocessing_context,
@@ -284,8 +284,8 @@ def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loadi
     if loading.pin_memory and not pin:
         warnings.warn("pin_memory: no CUDA device is available, so batches are not pinned", stacklevel=3)
     if loading.num_workers:
-        return Prefetcher(dataset, assigner, collate, loading, pin=pin)
-    return OnDemand(dataset, collate, pin=pin)
+        return Prefetcher(dataset, assigner, collate, loading, pin_memory=pin)
+    return OnDemand(dataset, collate, pin_memory=pin)
 
 
 class OnDemand:
@@ -293,10 +293,10 @@ class OnDemand:
 
     load_seconds = (0.0, 0.0)
 
-    def __init__(self, dataset: Any, collate: Collate | None, *, pin: bool = False) -> None:
+    def __init__(self, dataset: Any, collate: Collate | None, *, pin_memory: bool = False) -> None:
         collate = collate or default_collate
         load = collate if dataset is None else Chunks(dataset, collate).load
-        self.take: Callable[[Any], Any] = (lambda samples: pinned(load(samples))) if pin else load
+        self.take: Callable[[Any], Any] = (lambda samples: pinned(load(samples))) if pin_memory else load
 
     def restart(self) -> None:
         """Do nothing: no samples were loaded ahead."""

@@ -24,12 +24,12 @@ LBFGS = (
 class OptimizerChecks:
     """Checks the optimizers of this process before each of their steps.
 
-    As long as the ``sizes`` of the plan stay nothing can be weighed wrongly.
+    As long as the plan's sizes, from ``get_sizes``, stay nothing can be weighed wrongly.
     """
 
-    def __init__(self, weighting: Weighting, sizes: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, weighting: Weighting, get_sizes: Callable[[], Any] = lambda: None) -> None:
         self.had_uneven_sizes = weighting.loader is None
-        self._weighting, self._sizes, self._first_sizes = weighting, sizes, sizes()
+        self._weighting, self._get_sizes, self._first_sizes = weighting, get_sizes, get_sizes()
         self._counts_all = getattr(weighting.loader, "counts_all", True)
         self._checked_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
@@ -39,12 +39,12 @@ class OptimizerChecks:
 
         def look(optimizer: torch.optim.Optimizer, positional: Sequence[Any], named: dict[str, Any]) -> None:
             if (alive := known()) is not None:
-                alive.before_step(optimizer, closure=any(map(callable, [*positional, *named.values()])))
+                alive.before_step(optimizer, has_closure=any(map(callable, [*positional, *named.values()])))
 
         stop: Callable[[], None] = register_optimizer_step_pre_hook(look).remove
         return stop
 
-    def before_step(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer, *, has_closure: bool) -> None:
         """Refuse a step that makes ranks diverge, even with equal batches, or on gradients that nothing weighs."""
         weighting = self._weighting
         if weighting.error is not None and not any(one.is_in_backward for one in weighting.models):
@@ -52,7 +52,7 @@ class OptimizerChecks:
         alone: list[Model] = []
         unsummed: list[Model] = []
         for one in weighting.models:
-            if not closure:  # it computes gradients within the step
+            if not has_closure:  # it computes gradients within the step
                 if one.ddp is not None and (one.is_in_backward or one.has_unsummed):
                     alone.append(one)
                 if not one.note_step(optimizer):
@@ -67,7 +67,7 @@ class OptimizerChecks:
                 "equal batches: call the model that was given to attach() (not model.module), and let each "
                 "step's last backward pass sum gradients (not in no_sync(), nor with a hook that steps within it)"
             )
-        self.had_uneven_sizes = self.had_uneven_sizes or self._sizes() is not self._first_sizes
+        self.had_uneven_sizes = self.had_uneven_sizes or self._get_sizes() is not self._first_sizes
         again = _steps_again(optimizer)
         if unsummed and self.had_uneven_sizes and not again and _steps(optimizer, unsummed):
             raise LoopError(
@@ -133,9 +133,9 @@ def _parameters_with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.T
     return [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
 
 
-def _instances_of(kind: type) -> list[Any]:
+def _instances_of(cls: type) -> list[Any]:
     # DistributedDataParallel keeps no list of its instances. `isinstance` would trigger lazy proxies to load.
-    return [thing for thing in gc.get_objects() if type(thing) is kind]
+    return [thing for thing in gc.get_objects() if type(thing) is cls]
 
 
 def _has_gradients(ddp: DistributedDataParallel) -> bool:

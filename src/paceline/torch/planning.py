@@ -102,15 +102,15 @@ class Planning:
         ranks_of = [np.flatnonzero(self._rank_order == worker) for worker in range(len(self.order))]
         return np.stack([one_worker(report_WF[ranks]) for ranks in ranks_of])
 
-    def require_one_place(self, rows: RankReports) -> None:
+    def require_one_place(self, reports: RankReports) -> None:
         """Raise an error if ranks have looped differently: samples are lost and repeated, and no plan can mend that."""
-        places = rows.places(assigned=rows.has_same_plan)  # other plans assign other batches
+        places = reports.places(assigned=reports.has_same_plan)  # other plans assign other batches
         if not (places == places[0]).all():
             raise RuntimeError(desync_error(self.balancer.workers, places))
 
-    def settle(self, rows: RankReports, iteration: int) -> None:
+    def settle(self, reports: RankReports, iteration: int) -> None:
         """Copy the first rank's state to all ranks, because their plans differ."""
-        self.require_one_place(rows)
+        self.require_one_place(reports)
         self._has_settled = True
         if not self._had_settled:  # while it lasts, batches are those of the first rank: there is nothing new to say
             logger.warning(
@@ -126,29 +126,29 @@ class Planning:
         self._unplanned.clear()
         self._begin()
 
-    def learn(self, rows: RankReports) -> None:
+    def learn(self, reports: RankReports) -> None:
         """Learn from the reports of an iteration and plan the next, or keep the reports until planning is due."""
-        at_once = rows.ran_out
+        at_once = reports.ran_out
         if self.work is not None:
-            rows, new_costs = self._in_work(rows, self.work)
+            reports, new_costs = self._in_work(reports, self.work)
             at_once = at_once or new_costs
-        if at_once or self._is_due(rows):
+        if at_once or self._is_due(reports):
             iterations = len(self._unplanned) + 1
-            rows = rows if at_once else mean_of([*self._unplanned, rows])
+            reports = reports if at_once else mean_of([*self._unplanned, reports])
             self._unplanned.clear()
-            self._replan(rows, iterations)
+            self._replan(reports, iterations)
         else:
-            self._unplanned.append(rows)
+            self._unplanned.append(reports)
 
-    def _is_due(self, rows: RankReports) -> bool:
+    def _is_due(self, reports: RankReports) -> bool:
         """Note how long an iteration took, and return whether to plan now: the same on every rank."""
-        seconds = (rows["seconds"] / rows["steps"]).tolist()  # NaN, or of the slowest rank
+        seconds = (reports["seconds"] / reports["steps"]).tolist()  # NaN, or of the slowest rank
         iteration = max((one for one in seconds if one == one), default=math.inf)
         usual = self._usual_seconds if self._usual_seconds == self._usual_seconds else iteration
         self._usual_seconds = usual + 0.1 * (iteration - usual) if iteration < math.inf else math.nan
         # Planning takes at most 1% of this process's time, or 4% where sizes change or a worker has become slow. At
         # most 32 iterations are planned at once.
-        affordable = min(float(rows["planning_seconds"].max()) / (0.01 * iteration), 32)
+        affordable = min(float(reports["planning_seconds"].max()) / (0.01 * iteration), 32)
         waiting = len(self._unplanned) + 1
         was_slow, self._is_slow = self._is_slow, iteration > 1.5 * usual
         if self._is_slow and was_slow and waiting >= 0.25 * affordable:  # one alone is an outlier
@@ -156,14 +156,14 @@ class Planning:
             return True
         return waiting >= min(affordable, max(0.25 * affordable, 2.0 ** (self._steady_plans // 4)))
 
-    def _replan(self, rows: RankReports, iterations: int) -> None:
+    def _replan(self, reports: RankReports, iterations: int) -> None:
         self._had_settled, self._has_settled = self._has_settled, False
         began = time.thread_time()
         if self._covariates_before.size:
-            before_WD, self._covariates_before = self._covariates_before, rows.covariates_WD
-            self.balancer.step(rows.report(before_WD), self._covariates_before, iterations=iterations)
+            before_WD, self._covariates_before = self._covariates_before, reports.covariates_WD
+            self.balancer.step(reports.report(before_WD), self._covariates_before, iterations=iterations)
         else:
-            self.balancer.step(rows.report(None), iterations=iterations)
+            self.balancer.step(reports.report(None), iterations=iterations)
         before_W = self._sizes_W
         self._take_plan()
         # a few samples back and forth are noise
@@ -173,18 +173,18 @@ class Planning:
         if len(self._recent_seconds) == 8:
             self.seconds = min(self._recent_seconds)
 
-    def _in_work(self, rows: RankReports, work: WorkModel) -> tuple[RankReports, bool]:
+    def _in_work(self, reports: RankReports, work: WorkModel) -> tuple[RankReports, bool]:
         """Learn what samples cost; return the reports with work in place of samples, and whether costs are new."""
-        work_W, parts_W = work.work(rows.features_WF), rows["micro_batches"]
-        planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed_seconds)
-        if work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
+        work_W, parts_W = work.work(reports.features_WF), reports["micro_batches"]
+        planned = reports.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed_seconds)
+        if work.observe(reports.features_WF / parts_W[:, None], reports["seconds"] / parts_W):
             self._loader.coefficients = work.coefficients
-            if relative_change(work.work(rows.features_WF), work_W) > 0.02:
-                return self._in_new_costs(rows, work), True
+            if relative_change(work.work(reports.features_WF), work_W) > 0.02:
+                return self._in_new_costs(reports, work), True
             self._take_plan()  # the same sizes, and a checksum of the new costs
         return planned, False
 
-    def _in_new_costs(self, rows: RankReports, work: WorkModel) -> RankReports:
+    def _in_new_costs(self, reports: RankReports, work: WorkModel) -> RankReports:
         """Report the last iterations to the predictor in units of the new costs; return the newest report in them.
 
         Speeds in the old units would look like a worker that has become slower: the one whose samples now cost more.
@@ -196,7 +196,7 @@ class Planning:
             for features_WF1 in work.recent_observations(16)[:-1]:
                 work_W, seconds_W = work.work(features_WF1[:, :-1]), features_WF1[:, -1]
                 self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))
-        return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
+        return reports.at_shares(work.work(reports.features_WF), shares_W, fixed)
 
     def apply_to_loader(self) -> None:
         """Set the shares of the latest plan on the loader, which checks them, unless they are set already."""

@@ -134,7 +134,7 @@ class Loop:
 
     def __init__(self, loader: RankLoader) -> None:
         self._loader = loader
-        self._parts: list[tuple[RankBatch, Any]] = []
+        self._pending_parts: list[tuple[RankBatch, Any]] = []
         self._has_begun = self._is_over = False
         self._error = ""  # as text: the error itself would hold this loop, and so the loading processes
 
@@ -148,10 +148,10 @@ class Loop:
         try:
             if loader.newest_loop() is not self:
                 self._begin()
-            if not self._parts and not self._is_over:
-                self._parts = loader.next_parts()
-            if self._parts:
-                rank_batch, batch = self._parts.pop(0)
+            if not self._pending_parts and not self._is_over:
+                self._pending_parts = loader.next_parts()
+            if self._pending_parts:
+                rank_batch, batch = self._pending_parts.pop(0)
                 loader.rank_batch, loader.step_ends = rank_batch, rank_batch.last
                 if loader.after_batch:
                     loader.after_batch(rank_batch.sizes, batch)
@@ -374,15 +374,15 @@ class RankLoader(ABC):
         self._take_shares(place)
         self._restart()
 
-    def sync_from(self, place: Mapping[str, NDArray[Any]]) -> None:
+    def sync_from(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue, in the middle of an epoch, from the place of another rank, after the two have diverged."""
-        self._progress.sync_from(place)
-        self._take_shares(place)
+        self._progress.sync_from(state)
+        self._take_shares(state)
         self._restart()
 
-    def _take_shares(self, place: Mapping[str, NDArray[Any]]) -> None:
+    def _take_shares(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Use the shares and costs of a state, unless they are those of other ranks, batches or features."""
-        shares_W, saved, learned = place["sizes"], place.get("coefficients"), self.coefficients
+        shares_W, saved, learned = state["sizes"], state.get("coefficients"), self.coefficients
         if len(shares_W) == self.world_size and shares_W.sum() == self.global_batch:
             self.shares = shares_W
         if saved is not None and learned is not None and saved.shape == learned.shape:

@@ -22,7 +22,7 @@ from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.watch import state_work
 from paceline.torch.counting import Pass
-from paceline.torch.covariates import Sampled
+from paceline.torch.covariates import CovariateSampler
 from paceline.torch.equal_shapes import PendingAllReduces
 from paceline.torch.exchange import Exchange
 from paceline.torch.global_batch import RankBatch
@@ -54,7 +54,7 @@ class Steps(Weighting):
     """
 
     def __init__(
-        self, loader: RankLoader, planning: Planning, exchange: Exchange, timer: BusyTimer, covariates: Sampled
+        self, loader: RankLoader, planning: Planning, exchange: Exchange, timer: BusyTimer, covariates: CovariateSampler
     ) -> None:
         super().__init__(exchange, loader)
         self.observers: list[Callable[[Iteration], None]] = []
@@ -202,7 +202,7 @@ class Steps(Weighting):
         self._sizes.append(None if self._batch is None else self._batch.sizes)
         self._sent_reports = True
         gauges = (log_norm, summed, planning.seconds)
-        self.exchange.send([*measure, *place, *gauges, *self._covariates.values, *features, *counts])
+        self.exchange.send([*measure, *place, *gauges, *self._covariates.newest_values, *features, *counts])
         self._spent_seconds += time.perf_counter() - began
         if began >= self._timer.next_refresh:
             self._timer.refresh()  # now, while the other ranks are awaited

@@ -151,32 +151,32 @@ def fingerprint(sample: Any) -> bytes:
     return zlib.crc32(b"".join(_content(sample))).to_bytes(4, "little")
 
 
-def _content(part: Any) -> Iterator[bytes]:
-    if isinstance(part, Mapping):
-        if "__key__" in part:
-            part = {"__key__": part["__key__"]}
-        for name, value in part.items():
+def _content(sample_part: Any) -> Iterator[bytes]:
+    if isinstance(sample_part, Mapping):
+        if "__key__" in sample_part:
+            sample_part = {"__key__": sample_part["__key__"]}
+        for name, value in sample_part.items():
             yield repr(name).encode()
             yield from _content(value)
-    elif isinstance(part, list | tuple):
-        yield b"%d" % len(part)
-        for value in part:
+    elif isinstance(sample_part, list | tuple):
+        yield b"%d" % len(sample_part)
+        for value in sample_part:
             yield from _content(value)
-    elif isinstance(part, str | bytes):
-        yield part.encode() if isinstance(part, str) else part
-    elif isinstance(part, bool | int | float | complex | np.generic | None):
-        yield repr(part).encode()
-    elif hasattr(part, "numel") or isinstance(part, np.ndarray):
-        flat = part.reshape(-1)
-        yield repr((str(part.dtype), tuple(part.shape))).encode()
+    elif isinstance(sample_part, str | bytes):
+        yield sample_part.encode() if isinstance(sample_part, str) else sample_part
+    elif isinstance(sample_part, bool | int | float | complex | np.generic | None):
+        yield repr(sample_part).encode()
+    elif hasattr(sample_part, "numel") or isinstance(sample_part, np.ndarray):
+        flat = sample_part.reshape(-1)
+        yield repr((str(sample_part.dtype), tuple(sample_part.shape))).encode()
         # Both ends of a large array make its fingerprint: all of it would cost as much as decoding.
         for ends in (flat[:128], flat[-128:]) if len(flat) > 256 else (flat,):
             yield repr(ends.tolist()).encode()
     else:
         try:
-            yield pickle.dumps(part)
+            yield pickle.dumps(sample_part)
         except Exception:  # what cannot be pickled is told apart by its kind alone
-            yield type(part).__qualname__.encode()
+            yield type(sample_part).__qualname__.encode()
 
 
 def shuffled_in_window(stream: Iterable[Any], window: int, seed: int, epoch: int) -> Iterator[Any]:

@@ -37,9 +37,9 @@ SOME_STEPS_SCALED = "some of this step's losses are scaled and others are not, o
 class OwnModuleHook(functools.partial[None]):
     """A hook that only one module runs: copies and pickles of the module carry it along, but it does nothing there."""
 
-    def __new__(cls, call: Callable[..., None]) -> OwnModuleHook:
+    def __new__(cls, hook: Callable[..., None]) -> OwnModuleHook:
         """Hide a hook from the compiler: numbers of nodes are those of the run, not of the trace."""
-        return super().__new__(cls, torch.compiler.disable(call))  # an optimizer imports dynamo anyway
+        return super().__new__(cls, torch.compiler.disable(hook))  # an optimizer imports dynamo anyway
 
     def __reduce__(self) -> Any:
         """Copy and pickle as a hook that does nothing."""

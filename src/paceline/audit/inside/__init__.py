@@ -15,7 +15,7 @@ from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.run import load
 
 
-def begin(module: object) -> None:
+def begin(torch_module: object) -> None:
     """Begin, once torch was imported, in a process whose environment says what to do."""
     folder = Path(os.environ["PACELINE_AUDIT"])
     recorder = StepRecorder(load(folder / "plan"), folder, end_process)

@@ -56,15 +56,19 @@ class Patches:
         while self._undo:
             self._undo.pop()()
 
-    def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    def replace(self, owner: Any, attribute: str, wrap: Callable[[Any], Any]) -> None:
         """Replace an attribute by what ``wrap`` makes of it."""
-        before = owner.__dict__[name] if isinstance(owner, type) and name in owner.__dict__ else getattr(owner, name)
-        setattr(owner, name, wrap(before))
-        self.at_end(lambda: setattr(owner, name, before))
+        before = (
+            owner.__dict__[attribute]
+            if isinstance(owner, type) and attribute in owner.__dict__
+            else getattr(owner, attribute)
+        )
+        setattr(owner, attribute, wrap(before))
+        self.at_end(lambda: setattr(owner, attribute, before))
 
-    def at_end(self, call: Callable[[], object]) -> None:
+    def at_end(self, undo: Callable[[], object]) -> None:
         """Call this when all changes are taken back."""
-        self._undo.append(call)
+        self._undo.append(undo)
 
     # -- random numbers --------------------------------------------------------------------------------------------
 
@@ -162,7 +166,7 @@ class Patches:
 
         def noting(before: Any) -> Any:
             def named_parameters(module: Any, *arguments: Any, **options: Any) -> Any:
-                recorder.names.note(module)
+                recorder.parameter_names.note(module)
                 return before(module, *arguments, **options)
 
             return named_parameters
@@ -243,20 +247,20 @@ class Patches:
         torch.set_default_dtype(torch.float64)
         self._undo.append(lambda: torch.set_default_dtype(before))
 
-        def begun(init: Any) -> Any:
+        def construct_double(init: Any) -> Any:
             def start(wrapper: Any, module: Any, *arguments: Any, **options: Any) -> None:
                 init(wrapper, module.double(), *arguments, **options)
 
             return start
 
-        def never(init: Any) -> Any:
+        def construct_disabled(init: Any) -> Any:
             def start(context: Any, *arguments: Any, **options: Any) -> None:
                 init(context, *arguments, **{**options, "enabled": False})
 
             return start
 
-        self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", begun)
-        self.replace(torch.autocast, "__init__", never)
+        self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", construct_double)
+        self.replace(torch.autocast, "__init__", construct_disabled)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Seeded:
 
 def random_state() -> dict[int, int]:
     """Return a checksum of the state of every generator."""
-    return {id(generator): zlib.crc32(_bytes(_state(generator))) for generator in _generators()}
+    return {id(generator): zlib.crc32(_state_bytes(_state(generator))) for generator in _generators()}
 
 
 def used_since(before: dict[int, int]) -> bool:
@@ -76,25 +76,29 @@ def seed_script(patches: Patches, seed: int) -> None:
         return init
 
     patches.replace(np.random, "default_rng", default_rng)
-    patches.replace(np.random, "RandomState", _noting)
-    patches.replace(torch, "Generator", _noting)
+    patches.replace(np.random, "RandomState", _noting_class)
+    patches.replace(torch, "Generator", _noting_class)
     patches.replace(random.Random, "__init__", note_generator)
     patches.at_end(_made.clear)
 
 
-def _noting(kind: Any) -> Any:
+def _noting_class(base_class: Any) -> Any:
     """Return a class whose instances are noted, and of which all instances of the class itself are."""
 
-    class Meta(type(kind)):  # type: ignore[misc]
+    class Meta(type(base_class)):  # type: ignore[misc]
         def __instancecheck__(cls, item: object) -> bool:
-            return isinstance(item, kind)
+            return isinstance(item, base_class)
 
-    class Noted(kind, metaclass=Meta):  # type: ignore[misc]
+    class Noted(base_class, metaclass=Meta):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             _note(self)
 
-    Noted.__name__, Noted.__qualname__, Noted.__module__ = kind.__name__, kind.__qualname__, kind.__module__
+    Noted.__name__, Noted.__qualname__, Noted.__module__ = (
+        base_class.__name__,
+        base_class.__qualname__,
+        base_class.__module__,
+    )
     return Noted
 
 
@@ -119,13 +123,13 @@ def _state(generator: Any) -> Any:
     return generator.get_state()
 
 
-def _set_state(generator: Any, state: Any) -> None:
+def _set_state(generator: Any, generator_state: Any) -> None:
     if isinstance(generator, random.Random):
-        generator.setstate(state)
+        generator.setstate(generator_state)
     elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
+        generator.bit_generator.state = generator_state
     else:
-        generator.set_state(state)
+        generator.set_state(generator_state)
 
 
 def _seed(generator: Any, seed: int) -> None:
@@ -138,5 +142,5 @@ def _seed(generator: Any, seed: int) -> None:
         generator.seed(seed)
 
 
-def _bytes(state: Any) -> bytes:
+def _state_bytes(state: Any) -> bytes:
     return state.cpu().numpy().tobytes() if isinstance(state, torch.Tensor) else pickle.dumps(state)

@@ -60,7 +60,7 @@ def serialize_any(item: Any, number: Any) -> Any:
         return {PICKLE: [content, None]}
 
 
-def deserialize(content: Any, load: Callable[[Any], Any] | None = None) -> Any:
+def deserialize(content: Any, load_item: Callable[[Any], Any] | None = None) -> Any:
     """Return the item that :func:`serialize` made this of; one that only has a number is loaded."""
     if not isinstance(content, dict):
         return content.clone() if isinstance(content, torch.Tensor) else content
@@ -70,13 +70,13 @@ def deserialize(content: Any, load: Callable[[Any], Any] | None = None) -> Any:
     if kind == "bytes":
         return bytes(value)
     if kind == "number in the dataset":
-        assert load is not None
-        return load(value)
+        assert load_item is not None
+        return load_item(value)
     if kind == PICKLE:  # of the user's own sample, in a folder that nobody else writes to
         return pickle.loads(value[0].numpy().tobytes())
     if kind == "dict":
-        return {deserialize(name): deserialize(part, load) for name, part in value}
-    parts = [deserialize(part, load) for part in value]
+        return {deserialize(name): deserialize(part, load_item) for name, part in value}
+    parts = [deserialize(part, load_item) for part in value]
     return parts if kind == "list" else tuple(parts)
 
 
@@ -136,17 +136,17 @@ def rows_of(batch: Any) -> int | None:
     return next((rows for part in parts if (rows := rows_of(part)) is not None), None)
 
 
-def convert_tensors(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def convert_tensors(batch: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return a batch whose tensors are changed, wherever they lie."""
     if isinstance(batch, torch.Tensor):
-        return change(batch)
+        return convert(batch)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(convert_tensors(part, change) for part in batch))
+        return type(batch)(*(convert_tensors(part, convert) for part in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(convert_tensors(part, change) for part in batch)
+        return type(batch)(convert_tensors(part, convert) for part in batch)
     if isinstance(batch, Mapping):
         new = batch.copy() if hasattr(batch, "copy") else dict(batch)
         for name, part in batch.items():
-            new[name] = convert_tensors(part, change)
+            new[name] = convert_tensors(part, convert)
         return new
     return batch

@@ -25,7 +25,7 @@ WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_mo
 _nothing: tuple[Callable[[], Any], str] = (lambda: None, "")
 
 
-class Names:
+class ParameterNames:
     """The modules of a script, noted when they are asked for their parameters, and the names of these."""
 
     def __init__(self) -> None:
@@ -98,14 +98,14 @@ class Names:
 
 
 class StepRecorder:
-    """Recorder of one rank in one run, into a folder; ``end`` is called when it is written, and ends the script."""
+    """Recorder of one rank in one run, into a folder; ``on_end`` is called when it is written, and ends the script."""
 
-    def __init__(self, plan: AuditPlan, folder: Path, end: Callable[[Path, int], None]) -> None:
+    def __init__(self, plan: AuditPlan, folder: Path, on_end: Callable[[Path, int], None]) -> None:
         self.plan, self.folder = plan, folder
-        self.names = Names()
+        self.parameter_names = ParameterNames()
         self.record = RankRecord(0, 1)
         self.plain_named_parameters: Any = torch.nn.Module.named_parameters
-        self._end = end
+        self._on_end = on_end
         self._supplies: dict[int, dict[str, list[list[Any]]]] = {}  # by rank: the samples of the run before
         self._samples: dict[str, list[list[Any]]] = {}
         self._facts: dict[str, Any] = {}
@@ -125,14 +125,16 @@ class StepRecorder:
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
-    def fetch_samples(self, stream: str, dataset: Any, indices: list[Any], get: Callable[[Any], Any]) -> list[Any]:
+    def fetch_samples(
+        self, stream: str, dataset: Any, indices: list[Any], load_item: Callable[[Any], Any]
+    ) -> list[Any]:
         """Return the next samples of a stream: those of these indices, or others in their place."""
         batches = self.record.streams.setdefault(stream, [])
         arranged = (self.plan.arrangement or {}).get(stream, [])
         refs = arranged[len(batches)][self._rank()] if len(batches) < len(arranged) else None
         self._look_for_draws()
         if refs is None:
-            samples = [self.load_sample(stream, index, get) for index in indices]
+            samples = [self.load_sample(stream, index, load_item) for index in indices]
             known = [serialize_any(item, index) for item, index in zip(samples, indices, strict=True)]
         else:
             known = [self._original_sample(stream, *ref) for ref in refs]
@@ -144,15 +146,15 @@ class StepRecorder:
         self._random_state = random_state()
         return samples
 
-    def load_sample(self, stream: str, index: Any, get: Callable[[Any], Any]) -> Any:
+    def load_sample(self, stream: str, index: Any, load_item: Callable[[Any], Any]) -> Any:
         """Return a sample, loaded with the same random numbers wherever and whenever that is."""
         with Seeded(f"{stream} {index}"):
-            item = get(index)
+            item = load_item(index)
         # load four samples twice, to see whether they are the same
         if self._loaded_twice < 4:
             self._loaded_twice += 1
             with Seeded(f"{stream} {index}"):
-                if digest(serialize_any(get(index), index)) != digest(serialize_any(item, index)):
+                if digest(serialize_any(load_item(index), index)) != digest(serialize_any(item, index)):
                     self.record.facts["random samples"] = True
         return item
 
@@ -194,7 +196,7 @@ class StepRecorder:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def before_step(self, optimizer: torch.optim.Optimizer, closure: bool) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """Note the gradients that an optimizer is about to use; within another optimizer's step nothing."""
         self._depth += 1
         if self._depth > 1:
@@ -207,7 +209,7 @@ class StepRecorder:
         parameters = self._parameters(optimizer)
         for name, parameter in parameters.items():
             self.record.start.setdefault(name, fold_values(parameter))
-        self._gradients = None if closure else gradients(parameters)
+        self._gradients = None if has_closure else gradients(parameters)
         if self.plan.frozen_parameters:
             self._parameters_before = [(parameter, parameter.detach().clone()) for parameter in parameters.values()]
 
@@ -252,7 +254,7 @@ class StepRecorder:
         return math.sqrt(sum(squares))
 
     def _known_parameters(self) -> list[torch.nn.Parameter]:
-        parameters = {id(one): one for module in self.names.modules() for one in module.parameters()}
+        parameters = {id(one): one for module in self.parameter_names.modules() for one in module.parameters()}
         return list(parameters.values())
 
     def count_batch(self, name: str) -> None:
@@ -275,18 +277,18 @@ class StepRecorder:
         self.has_finished = True
         self.record.rank, self.record.world_size = self._rank(), self._world_size()
         self.record.facts |= {
-            "mixing": self.names.mixing_layers(),
-            "hooks": self.names.hooked_parameters(),
-            "not trained": self.names.describe_untrained(self._trained_ids, fold_values),
+            "mixing": self.parameter_names.mixing_layers(),
+            "hooks": self.parameter_names.hooked_parameters(),
+            "not trained": self.parameter_names.describe_untrained(self._trained_ids, fold_values),
             "dtypes": sorted(self._dtypes),
         }
         torch.save(self._samples, self.folder / f"{self.record.rank}.samples")
         self.record.save(self.folder)
-        self._end(self.folder, self.record.world_size)
+        self._on_end(self.folder, self.record.world_size)
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
         stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        return self.names.of(stepped, self.plain_named_parameters)
+        return self.parameter_names.of(stepped, self.plain_named_parameters)
 
     @staticmethod
     def _rank() -> int:

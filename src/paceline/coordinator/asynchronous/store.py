@@ -118,9 +118,9 @@ class ParameterStore:
             self._sum_P.fill(0.0)
 
 
-def substate(state: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+def substate(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
     """Return the entries of a state under a name, without that prefix."""
-    return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
+    return {key.removeprefix(f"{prefix}/"): value for key, value in state.items() if key.startswith(f"{prefix}/")}
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,37 +83,37 @@ class Clients:
 
     def __init__(self, predictor: Predictor) -> None:
         self.columns: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, (kind, _) in CLIENT_COLUMNS.items()}
-        self._row: dict[str, int] = {}
+        self._row_by_client: dict[str, int] = {}
         self._devices: dict[str, int] = {"": 0}
         self._predictors = {part: copy.deepcopy(predictor) for part in FORECAST_PARTS}
         self._forecasts: dict[str, Forecast] = {}
 
     def __len__(self) -> int:
-        return len(self._row)
+        return len(self._row_by_client)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._row
+        return name in self._row_by_client
 
     @property
     def names(self) -> list[str]:
         """Names of the known clients, in the order in which they joined."""
-        return list(self._row)
+        return list(self._row_by_client)
 
-    def rows(self, names: Sequence[str]) -> Rows:
+    def rows(self, client_names: Sequence[str]) -> Rows:
         """Return the row of each, -1 where it is not known, ``[W]``."""
-        return np.array([self._row.get(name, -1) for name in names], dtype=np.intp)
+        return np.array([self._row_by_client.get(name, -1) for name in client_names], dtype=np.intp)
 
-    def column_values(self, name: str, rows: Rows) -> Array:
+    def column_values(self, column: str, rows: Rows) -> Array:
         """Return a column at these rows as float64, ``[W]``; a row of -1 gets the value of a new client."""
-        values_W: Array = np.full(len(rows), CLIENT_COLUMNS[name][1], dtype=np.float64)
-        values_W[rows >= 0] = self.columns[name][rows[rows >= 0]]
+        values_W: Array = np.full(len(rows), CLIENT_COLUMNS[column][1], dtype=np.float64)
+        values_W[rows >= 0] = self.columns[column][rows[rows >= 0]]
         return values_W
 
-    def join(self, names: Sequence[str]) -> Rows:
+    def join(self, client_names: Sequence[str]) -> Rows:
         """Return the row of each client, ``[W]``; new clients get a row."""
-        new = [name for name in names if name not in self._row]
+        new = [name for name in client_names if name not in self._row_by_client]
         if new:
-            self._row |= {name: len(self) + i for i, name in enumerate(new)}
+            self._row_by_client |= {name: len(self) + i for i, name in enumerate(new)}
             for column, (kind, fresh) in CLIENT_COLUMNS.items():
                 self.columns[column] = np.append(self.columns[column], np.full(len(new), fresh, kind))
             for part, predictor in self._predictors.items():
@@ -124,15 +124,17 @@ class Clients:
                 else:
                     for name in new:
                         predictor.join(name)
-        return self.rows(names)
+        return self.rows(client_names)
 
-    def leave(self, name: str) -> None:
+    def leave(self, client: str) -> None:
         """Forget a client; those behind it move up."""
-        row = self._row[name]
-        self._row = {other: row for row, other in enumerate(other for other in self._row if other != name)}
+        row = self._row_by_client[client]
+        self._row_by_client = {
+            other: row for row, other in enumerate(other for other in self._row_by_client if other != client)
+        }
         self.columns = {column: np.delete(values, row) for column, values in self.columns.items()}
         for predictor in self._predictors.values():
-            predictor.leave(name)
+            predictor.leave(client)
         self._forecasts = {}
 
     def device_indices(self, devices: Sequence[str]) -> Sizes:
@@ -215,7 +217,7 @@ class Clients:
                 f"the state must have one entry for each client in every column, but {wrong} do not: load "
                 "one of the same version"
             )
-        self._row = {name: row for row, name in enumerate(names)}
+        self._row_by_client = {name: row for row, name in enumerate(names)}
         self._devices = {str(device): index for index, device in enumerate(own["devices"])}
         self.columns = {name: np.array(own[name], dtype=kind) for name, (kind, _) in CLIENT_COLUMNS.items()}
         for part, predictor in self._predictors.items():
@@ -362,10 +364,10 @@ def learn_from_replies(
     plan: RoundPlan,
     report: RoundReport,
     rows: Rows,
-    place: Rows,
+    plan_rows: Rows,
     max_speed_ratio: float,
 ) -> None:
-    """Learn from the clients that replied; ``rows`` and ``place`` are theirs, among all clients and in the plan."""
+    """Learn from the clients that replied, whose rows these are, among all clients and in the plan."""
     columns = clients.columns
     accepted_W = plausible_speeds(report, clients.mean_forecast("speed"), max_speed_ratio)
     timed_W = plausible_comm_times(report, accepted_W, clients.mean_forecast("comm"), max_speed_ratio)
@@ -374,7 +376,7 @@ def learn_from_replies(
     clients.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
     comm_W = np.maximum(report.communication[timed_W], 1e-6)
     clients.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
-    size_W = plan.sizes[place].astype(np.float64)
+    size_W = plan.sizes[plan_rows].astype(np.float64)
     mean_size = float(plan.sizes[plan.participating].mean()) if len(rows) else 1.0
     found, cleared = batch_fits.learn(rows[accepted_W], samples_W, seconds_W, size_W[accepted_W], mean_size)
     for changed, sentence in (
@@ -446,7 +448,9 @@ def _max_elapsed_seconds(report: RoundReport) -> Array:
     return 1.01 * report.elapsed + 0.01
 
 
-def summarize_round(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
+def summarize_round(
+    client_names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes
+) -> str:
     """Return a sentence about a round: clients asked, their samples, the time of replies, and the slowest client."""
     planned_W = size_W > 0
     count = int(planned_W.sum())
@@ -463,7 +467,7 @@ def summarize_round(names: Sequence[str], size_W: Sizes, seconds_W: Array, sourc
     last = int(np.argmax(seconds_W))
     # A client expected this many times as late as the median is named in the summary of the round.
     last_text = (
-        f"; the last is {names[last]}{LAST_CLIENT_PHRASES.get(Reason(reason_W[last]), '')}"
+        f"; the last is {client_names[last]}{LAST_CLIENT_PHRASES.get(Reason(reason_W[last]), '')}"
         if end > 1.2 * typical
         else ""
     )

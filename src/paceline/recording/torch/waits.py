@@ -106,25 +106,25 @@ def _restore_calls() -> None:
     _originals.clear()
 
 
-def _find_owner(place: tuple[str, str | None, str]) -> Any:
+def _find_owner(patch_target: tuple[str, str | None, str]) -> Any:
     try:
-        module = import_module(place[0])
+        module = import_module(patch_target[0])
     except ImportError:
         return None
-    return module if place[1] is None else getattr(module, place[1], None)
+    return module if patch_target[1] is None else getattr(module, patch_target[1], None)
 
 
-def _notify_listeners(wait: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(wait)
+def _notify_listeners(wait_function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(wait_function)
     def notifying_wait(*args: Any, **kwargs: Any) -> Any:
         # A wait may contain other waits; only the outermost counts.
         if getattr(_inside, "depth", 0) or not (listeners := _active_listeners()):
-            return wait(*args, **kwargs)
+            return wait_function(*args, **kwargs)
         with without_listeners():
             for listener in listeners:
                 listener.wait_begins()
             try:
-                return wait(*args, **kwargs)
+                return wait_function(*args, **kwargs)
             finally:
                 for listener in listeners:
                     listener.wait_ends()
@@ -132,8 +132,8 @@ def _notify_listeners(wait: Callable[..., Any]) -> Callable[..., Any]:
     return notifying_wait
 
 
-def _check_before_gather(gather: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(gather)
+def _check_before_gather(gather_function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(gather_function)
     def checked_gather(group: Any, *args: Any, **kwargs: Any) -> Any:
         # torch itself gives outputs and inputs by position; whoever names them gathers as without us.
         if len(args) > 1 and not getattr(_inside, "depth", 0):
@@ -142,7 +142,7 @@ def _check_before_gather(gather: Callable[..., Any]) -> Callable[..., Any]:
             for check in [check for _, trains, check in _listeners if check and trains == here]:
                 with without_listeners():
                     check(group, inputs[0] if isinstance(inputs, list) else inputs)
-        return gather(group, *args, **kwargs)
+        return gather_function(group, *args, **kwargs)
 
     return checked_gather
 
