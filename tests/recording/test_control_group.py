@@ -1,7 +1,10 @@
 """The control group that binds a process: found in both versions, above the process, late, and after a move."""
 
+import itertools
 import math
 import os
+import time
+from types import SimpleNamespace
 
 import pytest
 from machine_files import NESTED_1, NESTED_2, made, twice
@@ -56,7 +59,8 @@ def named(covariates, name):
 
 @pytest.fixture
 def looking_always(monkeypatch):
-    monkeypatch.setattr(control_group, "LOOKUP_SECONDS", 0.0)
+    clock = SimpleNamespace(monotonic=itertools.count().__next__, perf_counter=time.perf_counter)
+    monkeypatch.setattr(control_group, "time", clock)
 
 
 @pytest.mark.parametrize(("files", "cpu", "after"), VERSIONS)
