@@ -53,6 +53,10 @@ def environment_with_hooks(hooks: dict[str, str], **extra_variables: str) -> dic
     return {**os.environ, **variables, **extra_variables, "PYTHONPATH": os.pathsep.join(path)}
 
 
+HEARTBEAT_SECONDS = 10.0
+"""Seconds between two progress lines; shorter commands write none."""
+
+
 class Heartbeat:
     """Writes a progress line every ten seconds, from a background thread: what is being done, and for how long."""
 
@@ -78,5 +82,5 @@ class Heartbeat:
         self._thread.join()
 
     def _write_lines(self) -> None:
-        while not self._stop_event.wait(10.0):  # seconds; shorter commands write no progress line
+        while not self._stop_event.wait(HEARTBEAT_SECONDS):
             self._write(f"{self._activity} ({time.monotonic() - self._start_time:,.0f} s so far)")
