@@ -362,12 +362,12 @@ def _size_exponent(audit: Audit, loader_facts: dict[str, Any]) -> float | None:
         [one] * loader_facts["step"],
         [one] * loader_facts["step"],
     ]
-    rows = _rows(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
+    rows = _sizes_and_gradients(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
     if rows is None or len(rows[3][0]) != 2 or rows[3][0][0] == rows[3][0][1]:
         return None
     first = rows[3][0][0]  # in the last step, the first rank gets the one sample and the second the other
     numbers[3] = [one] * first + [other] * (loader_facts["step"] - first)
-    mixed = _rows(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
+    mixed = _sizes_and_gradients(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
     if mixed is None:
         return None
     first_weight, rest, _ = mixture_weights(mixed[3][1], mixed[0][1], mixed[1][1])
@@ -381,7 +381,7 @@ def _size_exponent(audit: Audit, loader_facts: dict[str, Any]) -> float | None:
     return None
 
 
-def _rows(audit: Audit, balanced: BalancedRun) -> list[tuple[list[int], Array]] | None:
+def _sizes_and_gradients(audit: Audit, balanced: BalancedRun) -> list[tuple[list[int], Array]] | None:
     """Return the ranks' sizes and the gradient of four steps from the same parameters."""
     run = audit.run(audit.frozen_plan(4, balanced=balanced), False)
     steps = arrange.group_by_batch(run.records[0])[:4] if run.records and not run.error else []

@@ -25,7 +25,7 @@ from paceline.parameter_server.links import SERVER_RANK, WIRE_DTYPES, GlooLink, 
 from paceline.parameter_server.service import RoundRecorder, Service, WorkItem
 from paceline.parameter_server.torch_optimizer import (
     FlatModel,
-    Schedule,
+    LearningRateSchedule,
     TorchOptimizer,
     group_settings,
     min_step_samples,
@@ -129,7 +129,7 @@ class AsyncJob:
         epochs: int,
         scheme: str | Scheme = "saps",
         predictor: str = "ewma",
-        schedule: Schedule | None = None,
+        schedule: LearningRateSchedule | None = None,
         samples_per_schedule_step: int | None = None,
         min_batch: int | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,

@@ -108,7 +108,7 @@ def min_step_samples(model: torch.nn.Module) -> int:
     return 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
 
 
-Schedule = Callable[[int], float] | LRScheduler
+LearningRateSchedule = Callable[[int], float] | LRScheduler
 """Factor of the learning rates as a function of the samples applied, or a scheduler of the optimizer."""
 
 GroupSettings = list[dict[str, Any]]
@@ -159,7 +159,7 @@ def group_settings(optimizer: torch.optim.Optimizer) -> GroupSettings:
     ]
 
 
-def require_copyable(optimizer: torch.optim.Optimizer, schedule: Schedule | None) -> None:
+def require_copyable(optimizer: torch.optim.Optimizer, schedule: LearningRateSchedule | None) -> None:
     """Raise a ValueError if a copy of the optimizer would not behave like the optimizer itself."""
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise ValueError("optimizer has hooks on its step, which the copy at the server would not call: remove them")
@@ -244,7 +244,7 @@ class TorchOptimizer:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        schedule: Schedule | None = None,
+        schedule: LearningRateSchedule | None = None,
         samples_per_schedule_step: int = 0,
     ) -> None:
         require_copyable(optimizer, schedule)

@@ -598,20 +598,20 @@ def padded_count(problem: Problem) -> int:
 def _earliest(problem: Problem, count: int | None, low: float, starts: Sizes) -> tuple[Cut | None, float]:
     """Return the cut with the earliest end, and that end; no micro-batch holds samples before and after a start."""
     next_N = np.append(starts, len(problem))[np.searchsorted(starts, np.arange(len(problem)), side="right")].tolist()
-    if _until(problem, count, np.inf, next_N) is None:  # it is not time that is short
+    if _cut_ending_by(problem, count, np.inf, next_N) is None:  # it is not time that is short
         return None, np.inf
     high = low * 1.001
-    while (found := _until(problem, count, high, next_N)) is None:
+    while (found := _cut_ending_by(problem, count, high, next_N)) is None:
         low, high = high, high * 1.5
-    _, high, found = bisect(lambda end: _until(problem, count, end, next_N), low, high, found)
+    _, high, found = bisect(lambda seconds: _cut_ending_by(problem, count, seconds, next_N), low, high, found)
     return found, high
 
 
-def _until(problem: Problem, count: int | None, deadline: float, next_N: list[int]) -> Cut | None:
+def _cut_ending_by(problem: Problem, count: int | None, end_seconds: float, next_N: list[int]) -> Cut | None:
     """Return the rank and size of each micro-batch, the longest samples first; None if ranks do not end in time."""
     cost, tokens, cap = problem.work[:, 0].tolist(), problem.tokens[:, 0].tolist(), float(problem.caps[0])
     fixed, fleet = float(problem.fixed[0]), problem.fleet
-    left_W = np.where(deadline >= fleet.floor, (deadline - fleet.fixed) / fleet.pace, 0.0) - fixed * (count or 0)
+    left_W = np.where(end_seconds >= fleet.floor, (end_seconds - fleet.fixed) / fleet.pace, 0.0) - fixed * (count or 0)
     heap = [(-left, rank) for rank, left in enumerate(left_W.tolist())]
     heapq.heapify(heap)
     each = 0.0 if count else fixed

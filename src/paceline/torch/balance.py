@@ -19,7 +19,7 @@ from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.waits import FSDPWaits, listen
 from paceline.torch.counting import is_attached
 from paceline.torch.covariates import CovariateSampler
-from paceline.torch.equal_shapes import EqualShapes
+from paceline.torch.gather import GatherShapeCheck
 from paceline.torch.exchange import Exchange
 from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.planning import Planning
@@ -142,8 +142,8 @@ class Balance(Scaling):
         super().__init__(steps, OptimizerChecks(steps, lambda: planning.plan.sizes))
         # Ended with it: a job that drops its model and loader drops the balance too.
         known, ranks = weakref.ref(steps), dist.get_process_group_ranks(exchange.group)
-        equal_shapes = EqualShapes(loader, lambda: bool((one := known()) and one.pending_sums.waits), ranks)
-        self._stop_listening = weakref.finalize(self, listen(timer, equal_shapes))
+        shape_check = GatherShapeCheck(loader, lambda: bool((one := known()) and one.pending_sums.waits), ranks)
+        self._stop_listening = weakref.finalize(self, listen(timer, shape_check))
         self._stop_listening.atexit = False
 
     @property

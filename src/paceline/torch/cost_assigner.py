@@ -118,16 +118,16 @@ class CostAssigner(SliceAssigner):
         assert self.coefficients is not None
         return self.costs.assign_samples(samples, self._shares_W, self.coefficients, self.min_samples)
 
-    def _require_room(self, cap: float) -> None:
+    def _require_room(self, rank_cap: float) -> None:
         """Refuse an epoch in which a global batch exceeds what all ranks may take, before it begins."""
         until_N1 = np.concatenate([[0.0], self.table.tokens[self.numbers].cumsum()])
         ends, ranks = self._batch_ends(), self.rule.world_size
         tokens_B = until_N1[ends] - until_N1[np.concatenate([[0], ends[:-1]])]
-        if (tokens_B > cap * ranks).any():
+        if (tokens_B > rank_cap * ranks).any():
             worst = int(tokens_B.argmax())
             raise ValueError(
                 f"global batch {worst} of this epoch holds {tokens_B[worst]:g} tokens, more than {ranks} ranks may "
-                f"take under a cap of {cap:g} each: draw smaller global batches, or pass global_tokens, a budget"
+                f"take under a cap of {rank_cap:g} each: draw smaller global batches, or pass global_tokens, a budget"
             )
 
 
@@ -179,7 +179,7 @@ class PackAssigner(CostAssigner):
         packing = self.costs.pack_samples(samples, self._shares_W, self.coefficients, lockstep=self.lockstep)
         return _with_samples_for_all(packing)
 
-    def _require_room(self, cap: float) -> None:
+    def _require_room(self, rank_cap: float) -> None:
         """Do nothing: a rank takes as many micro-batches as it needs, and longer samples were refused."""
 
 

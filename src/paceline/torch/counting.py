@@ -26,7 +26,7 @@ from paceline.torch.global_batch import RankBatch
 if TYPE_CHECKING:
     from paceline.torch.weighting import Model
 
-MAX_PASSES = 1024
+MAX_REMEMBERED_PASSES = 1024
 """Passes that are remembered: more than any step goes back through."""
 
 MAX_BATCHES = 64
@@ -48,7 +48,7 @@ class BalanceWarning(UserWarning):
     """Something in the data or in the measured gradients is suspicious."""
 
 
-class Warnings:
+class WarnOnce:
     """Warns of each thing once."""
 
     def __init__(self) -> None:
@@ -237,8 +237,8 @@ class Pass:
         self.beside: list[torch.Tensor] = behind.leaves if behind else []
         self.begin: int = number_now()
         self.end: float = math.inf  # a forward pass may hold a backward pass, as Lightning's training steps do
-        if len(_passes) >= MAX_PASSES:
-            del _passes[: MAX_PASSES // 2], _begins[: MAX_PASSES // 2]
+        if len(_passes) >= MAX_REMEMBERED_PASSES:
+            del _passes[: MAX_REMEMBERED_PASSES // 2], _begins[: MAX_REMEMBERED_PASSES // 2]
         _passes.append(self)
         _begins.append(self.begin)
 

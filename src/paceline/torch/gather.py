@@ -1,11 +1,21 @@
-"""Gather the rows of all ranks, with gradients: for losses that compare samples across ranks."""
+"""Gather the rows of all ranks, with gradients: for losses that compare samples across ranks.
+
+A loss over all ranks, a queue of keys or a metric often gathers a batch's rows with ``all_gather``, which relies on
+equal batches: where ranks have different numbers of rows, torch aborts, hangs or returns wrong numbers.
+:class:`GatherShapeCheck` raises an error first.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from paceline.torch.counting import MAX_BATCHES
+from paceline.torch.rank_loader import RankLoader
 
 
 def gather_rows(rows: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
@@ -61,3 +71,65 @@ class _GatherRows(torch.autograd.Function):
         total = gradients[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=ctx.group)
         return total[ctx.begin : ctx.end], None
+
+
+class GatherShapeCheck:
+    """Compares what ranks are about to gather, while batches are trained on that differ in size.
+
+    Each look is a small exchange of its own. None may be left out, as a gathering that looks the same may be of rows.
+
+    Parameters
+    ----------
+    loader
+        Its batches may differ. Whether they do, and whether a loop is under way, is the same on every rank, so all look
+        or none does. Between loops none looks: a balance that nobody holds ends on each rank when the garbage collector
+        finds it. One that still has batches to train on is held by its model.
+    has_pending_batches
+        Whether batches of a loop that has ended are still to be trained on, as in one that fetches ahead; the same on
+        every rank.
+    ranks
+        The ranks that train on it; a group with others in it is not looked at, as those would not take part.
+    """
+
+    def __init__(self, loader: RankLoader, has_pending_batches: Callable[[], bool], ranks: Sequence[int]) -> None:
+        self.loader, self.has_pending_batches = loader, has_pending_batches
+        self.ranks = frozenset(ranks)
+
+    def __call__(self, group: Any, rows: torch.Tensor) -> None:
+        """Compare the lengths of tensors; if they differ, a RuntimeError is raised on every rank of the group."""
+        if not self.loader.looping and not (self.loader.has_ended and self.has_pending_batches()):
+            return
+        # The rows may be of a batch before the newest one, as far back as batches are remembered.
+        if self.loader.since_uneven > MAX_BATCHES or _is_gathering_shards():
+            return
+        if not self.ranks.issuperset(dist.get_process_group_ranks(group)):
+            return
+        count = torch.tensor([rows.numel()], device=rows.device)
+        lengths = [torch.zeros_like(count) for _ in range(group.size())]
+        group.allgather([lengths], [count]).wait()
+        numbers = [int(length) for length in lengths]
+        if len(set(numbers)) > 1:
+            sizes = self.loader.batch_sizes.tolist()
+            raise RuntimeError(
+                f"all_gather needs the same shape on every rank, but was given {numbers} numbers, by rank, and gather "
+                f"does too: balanced batches differ in size, the newest is {sizes}. Gather with "
+                "paceline.torch.gather_rows(rows)"
+            )
+
+
+def _is_gathering_shards() -> bool:
+    """Return whether a library is gathering shards of a model: the same on every rank, as all run the same code."""
+    between = (
+        "torch.distributed.distributed_c10d",
+        "torch.distributed.c10d_logger",
+        "torch.distributed.nn.",
+        "paceline.",
+    )
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        module = str(frame.f_globals.get("__name__"))
+        if not module.startswith(between):
+            # modules that gather shards of a model, hundreds a step
+            return module.startswith(("torch.distributed.", "deepspeed.", "megatron."))
+    return False

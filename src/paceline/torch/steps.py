@@ -23,7 +23,6 @@ from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.watch import state_work
 from paceline.torch.counting import Pass
 from paceline.torch.covariates import CovariateSampler
-from paceline.torch.equal_shapes import PendingAllReduces
 from paceline.torch.exchange import Exchange
 from paceline.torch.global_batch import RankBatch
 from paceline.torch.loss_reduction import LossReductionCheck
@@ -330,3 +329,55 @@ class Steps(Weighting):
         loader = self.loader
         loader.before_batch = loader.after_batch = loader.on_start = loader.before_state = None
         loader.before_load = loader.after_load = None
+
+
+class PendingAllReduces:
+    """Compares how often gradients were summed with how often a loop of so many batches sums them.
+
+    Both are the same on every rank at the same place of a script. What a rank sees of its own passes is not: rows
+    beside a batch may mislead one rank, and ranks that disagree here wait for each other forever.
+
+    Parameters
+    ----------
+    batches
+        Batches of a step, until the loop shows how many it takes from one sum to the next.
+
+    Examples
+    --------
+    >>> sums = PendingAllReduces(batches=1)
+    >>> sums.hand_out(); sums.hand_out(); sums.count_sum()  # a loop of two batches that fetches one ahead
+    >>> sums.waits
+    True
+    >>> sums.count_sum()
+    >>> sums.waits
+    False
+    """
+
+    def __init__(self, batches: int) -> None:
+        self._batches, self._max_batches_between = batches, 0
+        self._sums_in_a_row = 1  # how often gradients are summed in a row, as where two models train on a batch
+        self.start()
+
+    def start(self) -> None:
+        """Begin a loop; what was learned of its kind is kept."""
+        self._batches_taken = self._sums = self._since_sum = self._sums_since = 0
+
+    def hand_out(self) -> None:
+        """Count a batch that the loop is given."""
+        self._sums_in_a_row = max(self._sums_in_a_row, self._sums_since)
+        self._sums_since = 0
+        self._batches_taken += 1
+        self._since_sum += 1
+
+    def count_sum(self) -> None:
+        """Count a sum of gradients over the ranks."""
+        if self._sums:  # before the first come also the batches that are fetched ahead
+            self._max_batches_between = max(self._max_batches_between, self._since_sum)
+        self._since_sum = 0
+        self._sums += 1
+        self._sums_since += 1
+
+    @property
+    def waits(self) -> bool:
+        """True if sums are to come, by the batches taken so far; False before the first sum: the loop may only read."""
+        return 0 < self._sums * (self._max_batches_between or self._batches) < self._batches_taken * self._sums_in_a_row

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._arrays import Array
-from paceline.torch.counting import LINE, BatchesOut, LoopError, Pass, Reached, Warnings, scaled, tensors_in, watch
+from paceline.torch.counting import LINE, BatchesOut, LoopError, Pass, Reached, WarnOnce, scaled, tensors_in, watch
 from paceline.torch.exchange import Exchange, LostRankError
 from paceline.torch.sharded import averages, ddp_of, gradients_of, unsummed_parameters_error
 
@@ -264,7 +264,7 @@ class Weighting:
         self.exchange, self.loader = exchange, loader
         self.world_size = exchange.world_size
         self.models: list[Model] = []
-        self.warn = Warnings()
+        self.warn = WarnOnce()
         self.batches = BatchesOut(exchange.rank)
         self.unit = 1.0 if loader is None else self.world_size / loader.global_batch
         self.error: RuntimeError | None = None

@@ -248,16 +248,16 @@ class Patches:
         self._undo.append(lambda: torch.set_default_dtype(before))
 
         def construct_double(init: Any) -> Any:
-            def start(wrapper: Any, module: Any, *arguments: Any, **options: Any) -> None:
+            def init_in_float64(wrapper: Any, module: Any, *arguments: Any, **options: Any) -> None:
                 init(wrapper, module.double(), *arguments, **options)
 
-            return start
+            return init_in_float64
 
         def construct_disabled(init: Any) -> Any:
-            def start(context: Any, *arguments: Any, **options: Any) -> None:
+            def init_disabled(context: Any, *arguments: Any, **options: Any) -> None:
                 init(context, *arguments, **{**options, "enabled": False})
 
-            return start
+            return init_disabled
 
         self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", construct_double)
         self.replace(torch.autocast, "__init__", construct_disabled)
