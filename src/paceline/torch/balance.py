@@ -19,8 +19,8 @@ from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.waits import FSDPWaits, listen
 from paceline.torch.counting import is_attached
 from paceline.torch.covariates import CovariateSampler
-from paceline.torch.gather import GatherShapeCheck
 from paceline.torch.exchange import Exchange
+from paceline.torch.gather import GatherShapeCheck
 from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.planning import Planning
 from paceline.torch.rank_loader import RankLoader
