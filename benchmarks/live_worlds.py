@@ -6,6 +6,7 @@ matrix products or compression. :class:`Job` trains in it, plain or attached.
 
 from __future__ import annotations
 
+import functools
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -163,24 +164,7 @@ class Worker:
     """Spends time: asleep, or in work that was timed beforehand; sums over calls are right."""
 
     def __init__(self, work: str) -> None:
-        self.work, self.unit, self._rest = work, 1.0, 0.0
-        if work == "matrix":
-            self._matrix = np.random.default_rng(0).random((64, 64), dtype=np.float32)
-        elif work == "zlib":
-            self._text = np.random.default_rng(0).integers(0, 16, 4096, dtype=np.uint8).tobytes()
-        if work != "sleep":
-            times = []
-            for _ in range(300):
-                began = time.perf_counter()
-                self._once()
-                times.append(time.perf_counter() - began)
-            self.unit = float(np.median(times))
-
-    def _once(self) -> None:
-        if self.work == "matrix":
-            self._matrix @ self._matrix
-        else:
-            zlib.compress(self._text, 1)
+        self.work, self.unit, self._rest = work, _unit_seconds(work), 0.0
 
     def spend(self, seconds: float) -> None:
         """Spend this time."""
@@ -192,8 +176,30 @@ class Worker:
                 self._rest -= time.perf_counter() - began
             return
         while self._rest >= 1:
-            self._once()
+            _UNITS[self.work]()
             self._rest -= 1
+
+
+_MATRIX = np.random.default_rng(0).random((64, 64), dtype=np.float32)
+_TEXT = np.random.default_rng(0).integers(0, 16, 4096, dtype=np.uint8).tobytes()
+_UNITS: dict[str, Callable[[], object]] = {
+    "matrix": lambda: _MATRIX @ _MATRIX,
+    "zlib": lambda: zlib.compress(_TEXT, 1),
+}
+"""The smallest pieces of work that computes."""
+
+
+@functools.cache
+def _unit_seconds(work: str) -> float:
+    """Return what a unit of work takes in this process; measured once, so both jobs of a world do the same work."""
+    if work == "sleep":
+        return 1.0
+    times = []
+    for _ in range(3000):
+        began = time.perf_counter()
+        _UNITS[work]()
+        times.append(time.perf_counter() - began)
+    return float(np.median(times))
 
 
 class Training:
