@@ -16,8 +16,8 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
-MAX_WALL_SPREAD, MIN_COMMON_VARIATION = 0.02, 4.0
-"""Times are wall times too if they differ by less than the first share, and vary together so many times as much."""
+MAX_WALL_SPREAD = 0.02
+"""Wall times differ by less than this share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +158,9 @@ def are_wall_times(seconds_TW: Array) -> bool:
         return True
     mean_T = seconds_TW.mean(axis=1)
     deviation = np.median(np.abs(seconds_TW - mean_T[:, None]))
+    # so are times that differ little, and vary together four times as much
     return bool(
-        np.median(spread_T) < MAX_WALL_SPREAD
-        and np.median(np.abs(mean_T - np.median(mean_T))) > MIN_COMMON_VARIATION * deviation
+        np.median(spread_T) < MAX_WALL_SPREAD and np.median(np.abs(mean_T - np.median(mean_T))) > 4.0 * deviation
     )
 
 

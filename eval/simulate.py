@@ -37,8 +37,8 @@ MIN_SAVING = 0.02
 MIN_ITERATIONS = 20
 """Shorter jobs are not replayed: each worker is then taken to keep its mean speed."""
 
-MAX_ITERATIONS, MAX_REPORTS = 1000, 500_000
-"""Number of last iterations that are replayed, and of reports of all workers together, which bounds time and memory."""
+MAX_REPORTS = 500_000
+"""Number of reports of all workers together that are replayed, which bounds time and memory."""
 
 WARMUP_ITERATIONS = 50
 """Iterations before the scored ones, at most a quarter of all, so that forecasts have a start."""
@@ -209,7 +209,7 @@ def simulate(
     job = Trace(
         trace.samples[complete_T], trace.seconds[complete_T], work=work, comm_seconds=comm, workers=trace.workers
     )
-    limit = min(MAX_ITERATIONS + WARMUP_ITERATIONS, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
+    limit = min(1000 + WARMUP_ITERATIONS, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
     found = _simulate_recorded(job.select(slice(-limit, None)), replayed_batch, curves)
     return _add_job_facts(found, trace, global_batch)
 

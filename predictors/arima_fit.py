@@ -19,9 +19,6 @@ from paceline._require import require
 
 Order = tuple[int, int, int]
 
-LARGEST_AR_ROOT, LARGEST_MA_ROOT = 0.99, 0.95
-"""Bounds of a conditional fit: a moving-average root nearer to 1 would never forget what a jump made obsolete."""
-
 LONG_AR_LAGS = 8
 """Lags of the autoregression whose residuals approximate the innovations at the start (Hannan and Rissanen).
 
@@ -150,11 +147,12 @@ class _Panel:
         return total_G
 
     def bound_roots(self, at_GK: Array) -> Array:
-        """Return the coefficients with roots moved inside the bounds within which the model forgets."""
+        """Return the coefficients with roots moved inside the bounds within which the model forgets.
+
+        A moving-average root nearer to 1 would never forget what a jump made obsolete.
+        """
         covariates_GD, ar_GP, ma_GQ = np.split(at_GK, np.cumsum([self.covariates_TND.shape[2], self.p]), axis=1)
-        return np.concatenate(
-            [covariates_GD, -_shrink_roots(-ar_GP, LARGEST_AR_ROOT), _shrink_roots(ma_GQ, LARGEST_MA_ROOT)], axis=1
-        )
+        return np.concatenate([covariates_GD, -_shrink_roots(-ar_GP, 0.99), _shrink_roots(ma_GQ, 0.95)], axis=1)
 
     def gauss_newton_step(self, at_GK: Array, damping_G: Array) -> Array:
         """Return the coefficients after one damped Gauss-Newton step on the derivatives of the innovations."""

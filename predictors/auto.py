@@ -21,13 +21,12 @@ from paceline.predictors.seasonal import Seasonal
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
 
-WARM_UP_REPORTS, WARM_UP_RISE, WARM_UP_FALL = 5, np.log(1.2), np.log(2.0)
-"""Reports after which a worker has warmed up, times it may start again before, and the rise and fall in log speed for
-that."""
+WARM_UP_REPORTS = 5
+"""Reports after which a worker has warmed up, and times it may start again before."""
 
-MIN_JUMP, ERROR_SCALES = np.log(1.5), 6.0
-"""A jump is two errors in a row to the same side, each beyond this in log speed and so many times the usual error. A
-single one may be a stall."""
+MIN_JUMP = np.log(1.5)
+"""A jump is two errors in a row to the same side, each beyond this in log speed and six times the usual error. A single
+one may be a stall."""
 
 
 class Auto(Calibrated):
@@ -117,7 +116,7 @@ class Auto(Calibrated):
         """Return who turned out much faster than forecast while it still warmed up."""
         young_W = (self.state["compared"] < WARM_UP_REPORTS) & (self.state["forgotten"] < WARM_UP_REPORTS)
         # False for a first report: no forecast yet (NaN).
-        return np.asarray(young_W & ((error_W > WARM_UP_RISE) | (error_W < -WARM_UP_FALL)))
+        return np.asarray(young_W & ((error_W > np.log(1.2)) | (error_W < -np.log(2.0))))
 
     def _find_jumped(self, error_W: Array) -> Mask:
         """Return whose speed has jumped; keep who was far off, to which side, and beyond what: usual errors before it.
@@ -126,7 +125,7 @@ class Auto(Calibrated):
         """
         before_W = self.state["far"]
         # A worker without errors to compare with (NaN) has not jumped.
-        beyond_W = np.where(before_W == 0, np.maximum(MIN_JUMP, ERROR_SCALES * self.state["scale"]), np.abs(before_W))
+        beyond_W = np.where(before_W == 0, np.maximum(MIN_JUMP, 6.0 * self.state["scale"]), np.abs(before_W))
         far_W = np.where(np.abs(error_W) > beyond_W, np.sign(error_W) * beyond_W, 0.0)
         jumped_W = np.asarray(far_W * before_W > 0)
         self._faster_W = (far_W > 0.0) & ~jumped_W & (self.state["compared"] >= WARM_UP_REPORTS)

@@ -5,6 +5,7 @@ Axes: T iterations, W workers, R workers that reported, D covariates, G smoothin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,8 +20,6 @@ from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
-
-LOG_MIN_SPEED, LOG_MAX_SPEED = float(np.log(MIN_SPEED)), float(np.log(MAX_SPEED))
 
 SMOOTHING_GRID: Array = np.concatenate([[0.01, 0.02, 0.03], np.arange(1, 21) / 20.0])
 """The smoothings that ``fit`` chooses from."""
@@ -175,7 +174,7 @@ class HuberEWMA(FleetPredictor):
 
 def speed_from_log(log_speed_W: Array) -> Array:
     """Return the speed of a log speed, clipped to the range of possible speeds, as a long trend would overflow."""
-    return np.exp(np.minimum(np.maximum(log_speed_W, LOG_MIN_SPEED), LOG_MAX_SPEED))
+    return np.exp(np.minimum(np.maximum(log_speed_W, math.log(MIN_SPEED)), math.log(MAX_SPEED)))
 
 
 def smooth(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:

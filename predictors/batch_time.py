@@ -76,9 +76,8 @@ def _fit_curve_row(size_N: Array, seconds_N: Array, near: float | None, weight_N
     return np.array([*fit_curve(sizes, seconds, weights), np.inf, np.median(sizes)])
 
 
-UNKNOWN_INFORMATION, FITTED_INFORMATION, MAX_INFORMATION = 0.01, 4.0, 10.0
-"""Information behind a slope, as a sum of squared relative moves of the batch: of an unknown curve, of a fitted one,
-and the most that is kept, so that old moves fade."""
+UNKNOWN_INFORMATION = 0.01
+"""Information behind the slope of an unknown curve, as a sum of squared relative moves of the batch."""
 
 
 class BatchTime(NestedPredictor):
@@ -225,7 +224,7 @@ class BatchTime(NestedPredictor):
         for name, value in zip(CURVE_FIELDS, self._start_curve(self.workers[w]), strict=True):
             self.state[name][w] = value
         fitted = self._device_type(self.workers[w]) in self.curves_
-        self.state["information"][w] = FITTED_INFORMATION if fitted else UNKNOWN_INFORMATION
+        self.state["information"][w] = 4.0 if fitted else UNKNOWN_INFORMATION
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         if not self.curves_:
@@ -297,7 +296,8 @@ class BatchTime(NestedPredictor):
         lowest_W = np.minimum(np.minimum(line_W, last_W), level_W)
         turned_W = (move_W != 0) & (lowest_W > 0) & (lowest_W >= rows["floor"])
         move_W = np.where(turned_W, move_W, 0.0)
-        rows["information"] = np.minimum(rows["information"] + np.square(move_W), MAX_INFORMATION)
+        # old moves fade, as no more than 10 is kept
+        rows["information"] = np.minimum(rows["information"] + np.square(move_W), 10.0)
         missed_W = (self._time_ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
         slope_W = np.maximum(rows["slope"] + missed_W * move_W / rows["information"], 0.0)
         # A steeper slope than proportional would make the intercept negative.

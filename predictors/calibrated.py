@@ -20,14 +20,13 @@ from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED, Forecast, Predict
 QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """The quantiles that are tracked; those in between are interpolated."""
 
-QUANTILE_LEVELS_L = np.array(QUANTILE_LEVELS)
 NORMAL_SCORES_L = np.array([NormalDist().inv_cdf(level) for level in QUANTILE_LEVELS])
 
 LOW_INDEX, HIGH_INDEX = QUANTILE_LEVELS.index(0.05), QUANTILE_LEVELS.index(0.95)
 
 
-SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-4
-"""Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
+SCALE_SMOOTHING = 0.02
+"""Weight of the newest error in the running scale."""
 
 NORMAL_MULTIPLES_L = math.sqrt(math.pi / 2.0) * NORMAL_SCORES_L
 """Quantiles of normal errors, in their mean size."""
@@ -37,12 +36,12 @@ EARLY_FADING = 8.0
 are the largest."""
 
 
-HORIZON_WIDENING_POWER, HORIZON_START_ERRORS = 0.25, 10.0
-"""Power of the horizon by which intervals widen before its first error, and errors that this scale counts for."""
+HORIZON_WIDENING_POWER = 0.25
+"""Power of the horizon by which intervals widen before its first error."""
 
-RECENT_ERRORS, SUDDEN_SCALES, MIN_ERRORS_TO_RESTART = 3, 12.0, 20
+RECENT_ERRORS, SUDDEN_SCALES = 3, 12.0
 """Of the last ``RECENT_ERRORS + 1`` errors, so many must be beyond this many scales, to both sides, for noise that has
-grown; and the errors needed before that."""
+grown."""
 
 
 class Calibrated(NestedPredictor):
@@ -165,7 +164,7 @@ class Calibrated(NestedPredictor):
                 first_W, math.pow(horizon_state.horizon, HORIZON_WIDENING_POWER) * self.state["scale"], rows["scale"]
             )
             rows["multiples"] = np.where(first_W[:, None], self.state["multiples"], rows["multiples"])
-            rows["compared"] = np.where(first_W, HORIZON_START_ERRORS, rows["compared"])
+            rows["compared"] = np.where(first_W, 10.0, rows["compared"])
         _track_quantiles(rows, error_W, passed_WP[:, 1:], is_settled=False)
 
     def _track_error(self, error_W: Array) -> None:
@@ -186,14 +185,15 @@ def _forecasts_only_speed(predictor: FleetPredictor) -> bool:
 
 def _track_quantiles(rows: dict[str, Array], error_W: Array, stated_WL: Array, is_settled: bool) -> None:
     """Move every quantile by whether the stated one held; a worker that did not report keeps its quantiles."""
-    size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
+    size_W = np.maximum(np.abs(error_W), 1e-4)
     is_settled = not _restart_intervals(rows, error_W, size_W) and is_settled
     rate: Array | float = SCALE_SMOOTHING
     if not is_settled:
         rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
-    scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
+    # one error counts for at most ten scales
+    scale_W = rows["scale"] + rate * (np.minimum(size_W, 10.0 * rows["scale"]) - rows["scale"])
     # a quantile moves by 0.15 running scales per iteration
-    moved_WL = rows["multiples"] + 0.15 * (QUANTILE_LEVELS_L - (error_W[:, None] <= stated_WL))
+    moved_WL = rows["multiples"] + 0.15 * (np.array(QUANTILE_LEVELS) - (error_W[:, None] <= stated_WL))
     seen_W: Mask | float = 1.0
     if not is_settled:
         seen_W = np.isfinite(error_W)
@@ -225,11 +225,7 @@ def _restart_intervals(rows: dict[str, Array], error_W: Array, size_W: Array) ->
     bound_W1 = SUDDEN_SCALES * rows["scale"][:, None]
     above_W, below_W = (last_WR > bound_W1).sum(axis=1), (last_WR < -bound_W1).sum(axis=1)
     restarted_W = (
-        far_W
-        & (above_W > 0)
-        & (below_W > 0)
-        & (above_W + below_W >= RECENT_ERRORS)
-        & (rows["compared"] >= MIN_ERRORS_TO_RESTART)
+        far_W & (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT_ERRORS) & (rows["compared"] >= 20)
     )
     if not any_true(restarted_W):
         return False

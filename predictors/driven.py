@@ -17,8 +17,8 @@ from paceline.predictors.fleet import FleetPredictor, validated_covariate_names
 HUBER_BOUND, MAX_MOVE = 2.0, 6.0
 """Errors beyond this many of a worker's usual ones count linearly, and the most usual moves that a covariate counts."""
 
-MIN_REPORTS, MIN_ERROR, MAX_STEP = 4, 1e-3, 1.5
-"""Reports before a worker's first example, the least usual error, and the farthest correction, both in log speed."""
+MIN_ERROR, MAX_STEP = 1e-3, 1.5
+"""The least usual error, and the farthest correction, both in log speed."""
 
 SOLVE_EVERY, SOLVE_ALWAYS_UNTIL = 8, 64
 """After so many iterations the effects move slowly, and are solved for only every few."""
@@ -149,7 +149,7 @@ class DrivenAverages(FleetPredictor):
             level_WK = moves.now_WK - (1.0 - rate)[:, None] * moves.off_WK
         if not (settled and all_finite(error_W) and all_finite(level_WK)):
             reported_W = np.isfinite(off_W)
-            example_W = reported_W & np.isfinite(usual_W) & (seen_W >= MIN_REPORTS)
+            example_W = reported_W & np.isfinite(usual_W) & (seen_W >= 4)
             weight_W, off_W = np.where(example_W, weight_W, 0.0), np.where(example_W, off_W, 0.0)
             error_W = np.where(reported_W, np.where(np.isnan(usual_W), size_W, error_W), usual_W)
             before_WK = rows["covariate_level"][:, places]

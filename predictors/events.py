@@ -13,9 +13,6 @@ from paceline.predictors.fleet import hide_workers
 from paceline.predictors.nested import NestedPredictor, as_fleet_predictor
 from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED, Forecast, Predictor, Report
 
-MIN_EVENT_EFFECT, MIN_EVENT_ERRORS = 0.15, 5.0
-"""An event is a forecast error beyond this in log speed, and beyond so many usual errors."""
-
 REMEMBERED_EVENTS, MIN_PERIOD = 3, 4
 """Events at equal distances that make a schedule, and the shortest distance."""
 
@@ -120,7 +117,8 @@ class PeriodicEvents(NestedPredictor):
         samples_W = np.asarray(report.samples, dtype=np.float64)
         error_W = np.log(speed_W / inner.forecast_speed_at(samples_W, covariates_WD))
         size_W, mean_W, due_W = np.abs(error_W), rows["usual"], self._find_due()
-        event_W = size_W > np.maximum(MIN_EVENT_EFFECT, MIN_EVENT_ERRORS * mean_W)
+        # an event is an error beyond 15% and beyond five usual ones
+        event_W = size_W > np.maximum(0.15, 5.0 * mean_W)
         # the newest error weighs 5% in the usual one, and counts for at most 3 of it
         bounded_W = np.minimum(size_W, 3.0 * mean_W + 1e-3)
         smoothed_W = mean_W + 0.05 * (bounded_W - mean_W)

@@ -26,18 +26,6 @@ FIXED_SHARE_GRID = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0
 FIXED_TIME_GRID = np.arange(0.1, 0.95, 0.1)
 """Hypotheses: a fixed time that no contention changes, as a share of the worker's first times."""
 
-NONE_FIXED_ODDS, PRIOR_DECAY, FIXED_TIME_ODDS = 4.0, 2.5, 0.5
-"""The prior falls as ``exp(-2.5 * share)``; that nothing is fixed is four times as likely as that, and a constant part
-half as likely. Of 34 curves of training jobs on five GPUs (public ones of Gavel, and this project's own of an H200)
-a quarter have nothing fixed in the upper half of their batches, half of them between 0.1 and 0.4, the others up to 0.8.
-"""
-
-
-MIN_PASSING_SHARE, JUMP_FADING = 0.8, 0.95
-"""Share of a job's jumps that were over at the next report, counted with one of each kind beforehand, from which a jump
-is hidden from the inner predictor until it lasts, unless it comes at the distance of the two before; and the factor by
-which earlier jumps count at each further one."""
-
 FIRST_REPORTS = 5
 """First reports whose median the constants are relative to."""
 
@@ -279,7 +267,7 @@ class FixedPart:
         """
         before = self._rows
         first_W = (before["jump"] == 1) & ~moved_W & np.isfinite(size_W)
-        fading_W = np.where(first_W, JUMP_FADING, 1.0)
+        fading_W = np.where(first_W, 0.95, 1.0)  # earlier jumps count less at each further one
         rows["over"] = before["over"] * fading_W + (first_W & calm_W)
         rows["lasted"] = before["lasted"] * fading_W + (first_W & ~calm_W)
         # within 3 reports after a jump, it may turn out to have been a pause
@@ -288,9 +276,9 @@ class FixedPart:
         over, lasted = np.add.reduce(rows["over"]), np.add.reduce(rows["lasted"])
         since_W2 = np.stack([before["count"] - before["when"][:, 0], before["when"][:, 0] - before["when"][:, 1]], 1)
         periodic_W = since_W2[:, 0] == since_W2[:, 1]  # what returns is left to predictors that foresee it
-        rows["passing"] = 1.0 * (
-            begins_W & ~periodic_W & bool((over + 1.0) / (over + lasted + 2.0) >= MIN_PASSING_SHARE)
-        )
+        # Where four of five jumps were over at the next report, counted with one of each kind beforehand, a jump is
+        # hidden from the inner predictor until it lasts.
+        rows["passing"] = 1.0 * (begins_W & ~periodic_W & bool((over + 1.0) / (over + lasted + 2.0) >= 0.8))
         newest_W2 = np.stack([before["count"], before["when"][:, 0]], axis=1)
         rows["when"] = np.where(begins_W[:, None], newest_W2, before["when"])
         rows["jump"] = np.where(begins_W, 1.0, after_W)
@@ -335,10 +323,11 @@ def _fresh_rows(count: int) -> dict[str, Array]:
     }
 
 
-PRIOR_H: Array = np.concatenate(
-    [np.exp(-PRIOR_DECAY * FIXED_SHARE_GRID), FIXED_TIME_ODDS * np.exp(-PRIOR_DECAY * FIXED_TIME_GRID)]
-)
-PRIOR_H[0] *= NONE_FIXED_ODDS
+# The prior falls as exp(-2.5 * share); that nothing is fixed is four times as likely as that, and a constant part half
+# as likely. Of 34 curves of training jobs on five GPUs (public ones of Gavel, and this project's own of an H200) a
+# quarter have nothing fixed in the upper half of their batches, half of them between 0.1 and 0.4, the others up to 0.8.
+PRIOR_H: Array = np.concatenate([np.exp(-2.5 * FIXED_SHARE_GRID), 0.5 * np.exp(-2.5 * FIXED_TIME_GRID)])
+PRIOR_H[0] *= 4.0
 PRIOR_H /= PRIOR_H.sum()
 
 

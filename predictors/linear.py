@@ -31,8 +31,8 @@ LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
 NUM_SPEED_INPUTS = LAGS - 1 + len(SMOOTHINGS)
 """Inputs made of these: all but the last log speed, from which the others are measured."""
 
-SCALE_SMOOTHING, MIN_SCALE = 0.05, 1e-3
-"""Weight of the newest change in a worker's running scale, and the least scale in log speed."""
+SCALE_SMOOTHING = 0.05
+"""Weight of the newest change in a worker's running scale."""
 
 HUBER_BOUND = 2.0
 """Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
@@ -155,7 +155,7 @@ def _advance_covariates(state_rows: StateRows, covariates_WD: Array) -> None:
 
 def running_scale(state_rows: StateRows) -> Array:
     """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
-    return np.asarray(np.fmax(state_rows["scale"], MIN_SCALE))
+    return np.asarray(np.fmax(state_rows["scale"], 1e-3))
 
 
 PRIOR_VARIANCE = 0.05

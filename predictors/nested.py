@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-MAX_ACTIVE_HORIZONS, MAX_HORIZON = 3, 64
-"""Most horizons above 1 learned at the same time, and the farthest: what is expected is kept until it passes."""
+MAX_HORIZON = 64
+"""The farthest horizon that is learned: what is expected is kept until it passes."""
 
 
 class HorizonState(FleetPredictor):
@@ -209,7 +209,8 @@ class NestedPredictor(FleetPredictor):
         Asking once is enough to learn for it from then on, until it has not been requested for a long time.
         """
         ahead = self._horizon_states.get(horizon)
-        if ahead is None and 1 < horizon <= MAX_HORIZON and len(self._horizon_states) < MAX_ACTIVE_HORIZONS:
+        # three horizons above 1 are learned at a time
+        if ahead is None and 1 < horizon <= MAX_HORIZON and len(self._horizon_states) < 3:
             ahead = self._horizon_states[horizon] = HorizonState(self, horizon)
             ahead.reset(self.workers)
             self._start_horizon(ahead)

@@ -27,8 +27,6 @@ FileFormat = Annotated[
 ]
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
 
-COUNTS, COUNT = ("rows_read", "rows_dropped"), re.compile(r"[0-9]{1,15}")
-
 
 @data_app.command("list")
 def data_list(
@@ -125,7 +123,7 @@ def _readable(key: str, value: Any) -> str:
     """Return a value as people read it: four digits, thousands apart, a date beside seconds since 1970."""
     if isinstance(value, float):
         return f"{value:.4g}"
-    if isinstance(value, int) or (key in COUNTS and COUNT.fullmatch(value)):
+    if isinstance(value, int) or (key in ("rows_read", "rows_dropped") and re.fullmatch(r"[0-9]{1,15}", value)):
         return f"{int(value):,}"
     since = re.fullmatch(r"([0-9]{1,10}(?:\.[0-9]+)?) s since 1970 \(UTC\)", value)
     return f"{value}, {datetime.fromtimestamp(float(since[1]), UTC):%Y-%m-%d %H:%M:%S}" if since else value

@@ -108,12 +108,7 @@ class Watched:
         )
 
 
-LEVELS = "▁▂▃▄▅▆▇"
-ABOVE = "█"
-
-HEADROOM, MAX_MEDIANS = 1.2, 3.0
-"""The top of the bars is a little above the 95th percentile, to leave room for ordinary scatter, but at most 3 medians:
-among few bars, that percentile is an outlier itself."""
+LEVELS, ABOVE = "▁▂▃▄▅▆▇", "█"
 
 
 def bars(values: Array, width: int = 60) -> tuple[str, float]:
@@ -129,7 +124,9 @@ def bars(values: Array, width: int = 60) -> tuple[str, float]:
     if not known:
         return " " * len(means_B), float("nan")
     high = float(np.quantile(known, 0.95, method="lower"))
-    top, steps = min(max(known), HEADROOM * high, MAX_MEDIANS * float(np.median(known))) or 1.0, len(LEVELS) - 1
+    # A little above the 95th percentile, to leave room for ordinary scatter, but at most 3 medians: among few bars,
+    # that percentile is an outlier itself.
+    top, steps = min(max(known), 1.2 * high, 3.0 * float(np.median(known))) or 1.0, len(LEVELS) - 1
     drawn = (" " if np.isnan(one) else ABOVE if one > top else LEVELS[round(one / top * steps)] for one in means_B)
     return "".join(drawn), top
 
@@ -161,10 +158,6 @@ RECENT = 20
 
 SHOWN = 12
 """Most workers with a row: those that the others waited for most, and recently."""
-
-SILENT_TIMES, SILENT_SECONDS = 5.0, 3.0
-"""Silence is reported once it has lasted for this many usual intervals, and at least this many seconds: less may be a
-checkpoint being written, or a slow file system."""
 
 
 def view(run: Run, *, iterations_recorded: int, silent_seconds: float = 0.0) -> Panel:
@@ -242,8 +235,11 @@ def _file_alarms(run: Run | AsyncRun, record_noun: str) -> Iterator[Text]:
 
 
 def is_long(silent_seconds: float, usual_seconds: float) -> bool:
-    """Return whether a silence is far longer than the usual time between two reports, in seconds; NaN if unknown."""
-    return silent_seconds > max(SILENT_SECONDS, SILENT_TIMES * usual_seconds if np.isfinite(usual_seconds) else 0.0)
+    """Return whether a silence is far longer than the usual time between two reports, in seconds; NaN if unknown.
+
+    Less than three seconds or five usual times may be a checkpoint being written, or a slow file system.
+    """
+    return silent_seconds > max(3.0, 5.0 * usual_seconds if np.isfinite(usual_seconds) else 0.0)
 
 
 def typical_seconds(run: Run) -> float:

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask
 
-MIN_REFIT_INTERVAL, MAX_REFIT_INTERVAL = 8, 64
-"""Iterations from one fit to the next, at first and once costs have settled. A fit takes 2 ms or more."""
+MIN_REFIT_INTERVAL = 8
+"""Iterations from one fit to the next, at first; 64 once costs have settled. A fit takes 2 ms or more."""
 
 
 class WorkStatus(Enum):
@@ -92,7 +92,7 @@ class WorkModel:
         before = self.coefficients
         changed = self._refit()
         settled = self.status is not WorkStatus.EARLY and bool((np.abs(self.coefficients - before) <= 0.01).all())
-        self._refit_interval = min(2 * self._refit_interval, MAX_REFIT_INTERVAL) if settled else MIN_REFIT_INTERVAL
+        self._refit_interval = min(2 * self._refit_interval, 64) if settled else MIN_REFIT_INTERVAL
         self._next_fit = self._num_observed + self._refit_interval
         return changed
 

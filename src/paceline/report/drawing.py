@@ -49,7 +49,7 @@ def answer(question: str, headline: str, *sentences: str) -> dict[str, str]:
     return {"asks": question, "headline": headline, "text": " ".join(sentences)}
 
 
-WIDE, HIGH = 1000.0, 300.0
+WIDE = 1000.0
 ROW = 22.0
 """Height of a row of a Gantt chart."""
 
@@ -177,7 +177,7 @@ def _area(along: Values, low: Values, high: Values, sides: tuple[float, ...]) ->
 
 def _point(x: float, y: float, sides: tuple[float, ...]) -> str:
     left, right, low, high = sides
-    across, up = WIDE * (x - left) / (right - left), HIGH * (high - y) / (high - low)
+    across, up = WIDE * (x - left) / (right - left), 300.0 * (high - y) / (high - low)
     return f"{round(across, 1):g} {round(up, 1):g}"
 
 

@@ -15,8 +15,8 @@ from paceline.report.drawing import answer, as_text
 from paceline.report.page import ChartLine, Page, gantt, lines, name_and_size, of_fleet, page, section, table
 from paceline.report.run_page import slow_workers, who_is_slow
 
-WINDOW, WITH_A_ROW = 5, 12
-"""Iterations of a Gantt chart, and most workers with a row of their own."""
+WINDOW = 5
+"""Iterations of a Gantt chart."""
 
 
 def replay_page(
@@ -146,7 +146,7 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
     slow = [one.worker for one in slow_workers(trace.speed)]
     first = list(dict.fromkeys([*slow, *np.argsort(-seconds_KW.mean(axis=0), kind="stable").tolist()]))
     numbers = np.array([one.number for one in equal])
-    axes: dict[str, Any] = {"first": first[:WITH_A_ROW], "until": float(seconds_KW[rows].max(axis=1).sum())}
+    axes: dict[str, Any] = {"first": first[:12], "until": float(seconds_KW[rows].max(axis=1).sum())}
     about = f"Iterations {numbers[rows][0]} to {numbers[rows][-1]} of {trace.name}: those in a row that waited most."
     same = "The same iterations, speeds and time axis."
     colors = {EQUAL_SCHEME: 5, ORACLE_SCHEME: 2, scheme: 0}.items()

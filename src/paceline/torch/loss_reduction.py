@@ -13,11 +13,6 @@ import torch
 from paceline._arrays import Array, Sizes
 from paceline.recording.torch.busy_time import AsyncScalar
 
-SURE, CLEAR = 3.0, 0.15
-"""Standard errors by which the growth of gradients must be on the wrong side of the border, and the largest standard
-error at which to warn at all. A correct loss lies a quarter (0.25) on the right side, so a false alarm takes nearly 5
-standard errors."""
-
 
 class Norms:
     """The norms of the step under way, one of each micro-batch; :meth:`take` ends it.
@@ -111,8 +106,9 @@ class LossReductionCheck:
         if len(self._x) % 6:
             return ""
         power, error = self._growth()
-        # between the powers of a mean's gradients and of a sum's
-        if error < CLEAR and power - 1.25 > SURE * error:
+        # The border lies between the powers of a mean's gradients and of a sum's. A correct loss lies a quarter on the
+        # right side, so a false alarm takes nearly 5 standard errors.
+        if error < 0.15 and power - 1.25 > 3.0 * error:
             self.has_enough = True  # the warning comes only once
             return (
                 "The gradients of a rank grow with its number of samples, as for a loss that is a sum, or that is "

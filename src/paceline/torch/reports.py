@@ -41,12 +41,11 @@ MIN_BATCH_SHARE = 0.5
 
 
 _AT = {name: place for place, name in enumerate(COLUMNS)}
-_PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["assigned"] + 1)
-_TOGETHER = slice(_PLAN, _AT["assigned"] + 1)
+_TOGETHER = slice(_AT["checksum"], _AT["assigned"] + 1)
 """Neighboring columns: the plan in use and the place in the data, which all ranks share."""
 
 _SAMPLES, _PARTS, _STEPS, _SECONDS = (_AT[name] for name in ("samples", "micro_batches", "steps", "seconds"))
-_RAN_OUT, _COMM = _AT["out_of_memory"], _AT["comm_seconds"]
+_RAN_OUT = _AT["out_of_memory"]
 
 
 class RankReports:
@@ -116,7 +115,7 @@ class RankReports:
 
     def places(self, *, assigned: bool) -> Array:
         """Return epoch and batches of every rank, and with ``assigned`` a checksum of their data, ``[W, 2 or 3]``."""
-        places: Array = self.report_WF[:, _PLACE]
+        places: Array = self.report_WF[:, _AT["epoch"] : _AT["assigned"] + 1]
         return places if assigned else places[:, :2]
 
     def at_shares(self, work_W: Array, shares_W: Array, fixed_seconds: float) -> RankReports:
@@ -157,7 +156,7 @@ def mean_of(rows_N: Sequence[RankReports]) -> RankReports:
     rows_NWF, report_WF = np.stack([rows.report_WF for rows in rows_N]), rows_N[-1].report_WF.copy()
     parts_NW, measured_NW = rows_NWF[..., _PARTS], np.isfinite(rows_NWF[..., _SECONDS])
     report_WF[:, _PARTS] = report_WF[:, _STEPS] = 1
-    for column, divisor_NW in ((_SAMPLES, parts_NW), (_SECONDS, parts_NW), (_COMM, 1.0)):
+    for column, divisor_NW in ((_SAMPLES, parts_NW), (_SECONDS, parts_NW), (_AT["comm_seconds"], 1.0)):
         known_NW = np.where(measured_NW, rows_NWF[..., column] / divisor_NW, 0.0)
         with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, where a worker measured nothing
             report_WF[:, column] = known_NW.sum(axis=0) / measured_NW.sum(axis=0)

@@ -9,9 +9,6 @@ import torch
 
 from paceline._arrays import Array
 
-FIRST, THEN = 8, 16
-"""Exchanges that are all looked at, and how many later ones pass from one look to the next: each reads all buffers."""
-
 
 class SharedBuffersCheck:
     """Check of the buffers of the attached models but those of batch normalization, which are each rank's own."""
@@ -25,7 +22,8 @@ class SharedBuffersCheck:
 
     def sum(self, models: Sequence[torch.nn.Module], exchange: int) -> float:
         """Return the sum of all numbers in the buffers; NaN where there are none, or this exchange has no look."""
-        if self.has_ended or (exchange >= FIRST and exchange % THEN):
+        # each look reads all buffers: at the first 8 exchanges, then at every 16th
+        if self.has_ended or (exchange >= 8 and exchange % 16):
             return math.nan
         found = [
             (f"{name}.{part}".strip("."), buffer)

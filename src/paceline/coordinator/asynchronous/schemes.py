@@ -6,7 +6,7 @@ A scheme is named in :data:`SCHEMES` with what it is in a fleet of W workers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from paceline.coordinator.asynchronous.rules import (
     AdaptiveCompensation,
@@ -30,8 +30,6 @@ from paceline.coordinator.asynchronous.rules import (
     no_damping,
     shifted_inverse_damping,
 )
-
-UPDATE_ON_EACH_PUSH, NO_WAITING, FULL_BATCHES = Gathering(), Gate(), Sizing()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +67,9 @@ class Scheme:
     name: str
     damping: Damping = no_damping
     compensation: Compensation | None = None
-    gathering: Gathering = UPDATE_ON_EACH_PUSH
-    gate: Gate = NO_WAITING
-    sizing: Sizing = FULL_BATCHES
+    gathering: Gathering = field(default_factory=Gathering)
+    gate: Gate = field(default_factory=Gate)
+    sizing: Sizing = field(default_factory=Sizing)
     bound: int | None = None
     refresh: bool = False
     by_samples: bool = False

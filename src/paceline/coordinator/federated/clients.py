@@ -240,21 +240,17 @@ class Clients:
         return (np.log(self._cached_forecast(part).speed[reported]) if len(reported) else np.empty(0)), reported
 
 
-MIN_FOLLOWING_SLOPE, SUSPECT_SLOPE = 0.1, 0.5
-"""Slopes of log time over log batch: the smallest that counts as following the batch; one below this is tested.
+MIN_FOLLOWING_SLOPE = 0.1
+"""The smallest slope of log time over log batch that counts as following the batch.
 
 Steps that cost as much besides their samples as nine batches follow by a tenth.
 """
 
-
 TEST_BATCH_RATIO = 2.0
 """Factor between the two batches of a test, towards the mean batch."""
 
-CONFIDENCE_Z, MIN_LOG_NOISE = 1.64, 0.1
-"""The slope of a fit is below or above a limit if it is by this many deviations; times deviate by so much at least."""
-
-MIN_TESTS, MAX_TESTS = 4, 8
-"""Reports before a client may be suspected or found not to follow, and after which a test is over."""
+MIN_TESTS = 4
+"""Reports before a client may be suspected or found not to follow."""
 
 
 class FitState(IntEnum):
@@ -292,18 +288,18 @@ class BatchTimeFits:
         # about the last ten reports count
         moment_6W = 0.9 * before_6W + newest_6W
         slope_W, error_W, varied_W = _log_log_slope(moment_6W)
-        high_W, low_W = slope_W + CONFIDENCE_Z * error_W, slope_W - CONFIDENCE_Z * error_W
+        high_W, low_W = slope_W + 1.64 * error_W, slope_W - 1.64 * error_W  # 95% of slopes lie beyond either
         state_W, turn_W = columns["state"][rows], columns["turn"][rows] + 1
         trusted_W, tested_W = state_W == FitState.TRUSTED, state_W == FitState.TESTED
         astray_W = np.abs(np.log(size_W / batch))
         # Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm.
-        fits_ill_W = varied_W & (high_W < SUSPECT_SLOPE) & (astray_W >= np.log(1.3))
+        fits_ill_W = varied_W & (high_W < 0.5) & (astray_W >= np.log(1.3))
         # Where the batch hardly moves no fit means anything: a client far from the mean is tested all the same, rarely.
         unknown_W = ~varied_W & (astray_W >= np.log(TEST_BATCH_RATIO))
         # a client whose batch hardly moves is tested five times more seldom
         due_W, rested_W = turn_W >= MIN_TESTS, turn_W >= -4 * self.retest_after
         suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))
-        over_W = tested_W & (turn_W >= MAX_TESTS)
+        over_W = tested_W & (turn_W >= 8)
         cleared_W = ~trusted_W & (
             (low_W > MIN_FOLLOWING_SLOPE) | (over_W & ((slope_W > MIN_FOLLOWING_SLOPE) | ~varied_W))
         )
@@ -354,7 +350,7 @@ def _log_log_slope(moment_6W: Array) -> tuple[Array, Array, Mask]:
     varied_W: Mask = sxx_W > 0.1**2 * count_W
     slope_W = np.where(varied_W, sxy_W / np.where(varied_W, sxx_W, 1.0), 0.0)
     rest_W = np.maximum(syy_W - slope_W * sxy_W, 0.0) / np.maximum(count_W - 2.0, 1.0)
-    error_W = np.sqrt(np.maximum(rest_W, MIN_LOG_NOISE**2) / np.where(varied_W, sxx_W, 1e-9))
+    error_W = np.sqrt(np.maximum(rest_W, 0.1**2) / np.where(varied_W, sxx_W, 1e-9))
     return slope_W, error_W, varied_W
 
 

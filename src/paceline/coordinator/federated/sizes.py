@@ -12,9 +12,8 @@ from paceline.coordinator.federated.rounds import Reason
 from paceline.predictors import Curves
 from paceline.solver import split
 
-MIN_SPREAD, MAX_SPREAD = 0.05, 1.0
-"""Nobody's next speed is known better than so; and what a speed that has jumped leaves behind counts for no more."""
-
+MAX_SPREAD = 1.0
+"""What a speed that has jumped leaves behind counts for no more."""
 
 QUANTILES_Z: Array = np.linspace(0.0, 4.0, 21)
 """Normal scores to choose from; of a thousand clients the slowest is expected 3.2 deviations from the mean."""
@@ -112,7 +111,7 @@ def choose_caution(speed_W: Array, spread_W: Array, risk: float) -> Array:
     """
     if not len(spread_W) or risk == 0:
         return np.ones(len(spread_W))
-    spread_W = np.clip(spread_W, MIN_SPREAD, MAX_SPREAD)
+    spread_W = np.clip(spread_W, 0.05, MAX_SPREAD)  # nobody's next speed is known to 5%
     excess_W = spread_W - spread_W.min()
     if not excess_W.any():
         return np.ones(len(spread_W))
