@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(0)))
+data = TensorDataset(torch.randn(64, 4, generator=torch.Generator(device="cpu").manual_seed(0)))
 model = DistributedDataParallel(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for (inputs,) in DataLoader(data, batch_size=8, sampler=DistributedSampler(data), num_workers=1):

@@ -89,10 +89,12 @@ def _noting_class(base_class: Any) -> Any:
         def __instancecheck__(cls, item: object) -> bool:
             return isinstance(item, base_class)
 
+        # Not in ``__init__``: a class that takes its arguments in ``__new__`` has none that takes any.
+        def __call__(cls, *arguments: Any, **options: Any) -> Any:
+            return _note(super().__call__(*arguments, **options))
+
     class Noted(base_class, metaclass=Meta):  # type: ignore[misc]
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            _note(self)
+        pass
 
     Noted.__name__, Noted.__qualname__, Noted.__module__ = (
         base_class.__name__,
