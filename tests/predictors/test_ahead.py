@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.predictors import Auto, Calibrated, Mixture, Report
+from paceline.predictors.pooled import Pooled
 
 
 def heard(model, log_TW, load_TW=None, horizons=(1,)):
@@ -51,6 +52,17 @@ def test_unasked_horizon_keeps_covariate_effect():
         )
         assert later == pytest.approx(soon, rel=0.03)
     assert later[0] < 0.4 * 100.0  # the first worker was at load 0 before
+
+
+def test_correction_is_learned_for_the_horizon():
+    """Speeds that swing from one iteration to the next: two ahead, the correction is the other way around."""
+    random, log_TW = np.random.default_rng(3), np.zeros((600, 2))
+    for t in range(1, len(log_TW)):
+        log_TW[t] = -0.6 * log_TW[t - 1] + random.normal(0.0, 0.1, 2)
+    last, corrected = (
+        heard(made(Mixture([expert])), log_TW, horizons=(2,))[0][2] for expert in ("last-value", Pooled("last-value"))
+    )
+    assert rms(corrected[200:]) < 0.88 * rms(last[200:])  # the best that can be is 0.82
 
 
 @pytest.mark.slow
