@@ -121,12 +121,39 @@ time.sleep(600)
         pytest.fail("a process of the run is still there")
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(1100)
 def test_failing_script_ends_with_2_and_its_error(tmp_path):
-    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, "import torch\nraise ValueError('no data here')\n"))
+    failing = BYPASSED.replace("    optimizer.zero_grad()\n", "    raise ValueError('no second step')\n")
+    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, failing))
     assert (code, report["cause"]) == (2, "failed")
-    assert "no data here" in report["sentence"]
+    assert "no second step" in report["sentence"]
+
+
+FIXED_ROWS = """
+import torch
+import torch.distributed as dist
+from paceline.torch import BalancedLoader, attach
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+loader = BalancedLoader(torch.randn(160, 4), global_batch=16)
+attach(model, loader)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+offsets = torch.zeros(8, 4)
+for inputs in loader:
+    optimizer.zero_grad()
+    model(inputs + offsets).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(1100)
+def test_script_that_fails_at_uneven_sizes_is_not_exact(tmp_path):
+    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, FIXED_ROWS))
+    assert (code, report["cause"]) == (1, "uneven")
+    assert "must match the size of tensor b (8)" in report["sentence"]
 
 
 ACCELERATE = """

@@ -78,6 +78,40 @@ def numbers_of_samples_drawn_by_hand():
     by_hand(batch_of)
 
 
+@bug(None, "numbers drawn by hand")
+def numbers_drawn_for_micro_batches_and_an_evaluation():
+    """As nanoGPT: two draws make a step, and an evaluation draws some of its own."""
+    points, model = Points(), DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(dist.get_rank())
+    for step in range(6):
+        if step % 2 == 0:
+            model.eval()
+            with torch.no_grad():
+                model(points.inputs[torch.randint(len(points), (4,))].to(next(model.parameters()).dtype))
+            model.train()
+        for micro in range(2):
+            model.require_backward_grad_sync = micro == 1
+            numbers = torch.randint(len(points), (4,))
+            inputs, targets = (
+                part[numbers].to(next(model.parameters()).dtype) for part in (points.inputs, points.targets)
+            )
+            (functional.mse_loss(model(inputs), targets) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@bug("zero", "zero gradients")
+def a_loss_that_does_not_depend_on_the_parameters():
+    """The softmax of a single output is always 1."""
+
+    def loss_of(model, window, place):
+        outputs = model(window[place][0])[:, :1]
+        return functional.cross_entropy(outputs, torch.zeros(len(outputs), dtype=torch.long))
+
+    trained(loss_of, dataset=Points(), model=network())
+
+
 @bug("no_samples", "numbers drawn by hand")
 def targets_drawn_by_hand():
     """Inputs and classes are drawn anew in every step: to exchange the classes alone would make other samples."""

@@ -209,6 +209,31 @@ def queued(job, gathered):
             optimizer.step()
 
 
+class TwoOutputs(torch.nn.Module):
+    """A mean and its spread, both of one operation."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs):
+        return self.network(inputs).chunk(2, dim=1)
+
+
+@exact
+def a_loss_of_one_of_two_outputs_of_an_operation(job):
+    model = job.ddp(TwoOutputs(job.network(outputs=2)))
+    loader = job.loader()
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            optimizer.zero_grad()
+            mean, _ = model(inputs)
+            mse(mean, targets[:, :1]).backward()
+            optimizer.step()
+
+
 @exact(ranks=(2, 4))
 def a_queue_of_the_keys_of_all_ranks(job):
     from paceline.torch import gather_rows

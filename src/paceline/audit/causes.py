@@ -198,7 +198,9 @@ def find_cause(audit: Audit, difference: compare.Difference, *, one_process: boo
             if without.residual <= fine and not without.extreme:
                 more = " and others" if len(hooks) > 1 else ""
                 return audit.not_exact(Cause.HOOKS, difference, f"by a hook on {hooks[0]}{more}")
-        detail = ", ".join(facts.get("mixing", [])) or "negatives within the batch, hard examples, mixup"
+        detail = (
+            ", ".join(facts.get("mixing", [])) or "negatives within the batch, hard examples, mixup, unmasked padding"
+        )
         return audit.not_exact(Cause.ROWS, difference, detail)
     if any(abs(share - probe.expected_share) > fine for share in probe.shares):
         return audit.not_exact(Cause.TERMS, difference, filter_detail or explain_shares(probe, 10 * fine))

@@ -94,6 +94,8 @@ class Audit:
         records = self.base.records
         if (where := compare.find_nonfinite(records)) is not None:
             return self.not_exact(Cause.NOT_A_NUMBER, where)
+        if not any(compare.flat_gradients(record.steps).any() for record in records):
+            return self.inconclusive(Cause.ZERO)
         if len(records) < 2:
             return None
         difference = compare.ranks_differ(records)
@@ -141,8 +143,8 @@ class Audit:
         if (where := compare.find_nonfinite(run.records)) is not None:
             return self.not_exact(Cause.NOT_A_NUMBER, where)
         sizes = [row for step in run.records[0].steps for row in step.facts.get("sizes", [])]
-        if all(len(set(row)) == 1 for row in sizes):
-            self.notes.append("Sizes did not differ: batches are too small, or steps too few.")
+        if uneven.largest <= self.tolerance and all(len(set(row)) == 1 for row in sizes):
+            return self.inconclusive(Cause.NO_SAMPLES, "sizes did not differ: batches are too small, or steps too few")
         if uneven.largest <= self.tolerance:
             return None
         if different := [
@@ -177,7 +179,8 @@ class Audit:
                 exchanged = arrange.arrange_samples(records, arrange.one_process_placement(number))
                 run = self.run(replace(plan, arrangement=exchanged), True)
         if run.error or not run.records or run.records[0].world_size != 1:
-            self.notes.append("It was not compared with one process: it does not run as one.")
+            error = f" ({run.error})" if run.error else ""
+            self.notes.append(f"It was not compared with one process: it does not run as one{error}.")
             return None
         found = compare.relative_deviations(run.records[0].steps[0].gradients, records[0].steps[0].gradients)
         self.deviations["one process, first step"] = max(found.values(), default=0.0)
@@ -224,6 +227,11 @@ class Audit:
         run = self.run(plan, False)
         if run.error or not run.records:
             self.notes.append(f"The run with {run_name} failed: {run.error}")
+            return None, run
+        steps, before = (min(len(record.steps) for record in one.records) for one in (run, self.base))
+        if steps < before:
+            run = replace(run, error=f"it took {steps} steps in place of {before}")
+            self.notes.append(f"The run with {run_name} failed: {run.error}.")
             return None, run
         found = compare.compare_runs(self.base.records, run.records)
         self.deviations[run_name] = found.largest

@@ -136,8 +136,13 @@ class Cause(Enum):
         "audit a script that steps a torch optimizer; or the loss alone: paceline.torch.audit(step, batches)",
         "no-samples",
     )
+    ZERO = (
+        "all gradients are zero, so whatever a sample counts is the same",
+        "look whether the loss depends on the parameters: the cross-entropy of a single output does not",
+        "zero",
+    )
     FAILED = (
-        "the script ended before its first steps",
+        "the script failed in its first steps",
         "mend the error, and see that it runs without the audit",
         "failed",
     )

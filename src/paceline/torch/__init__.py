@@ -6,7 +6,8 @@ from paceline._require import require
 
 require("torch", needed_by="paceline.torch", extra="torch")
 
-from paceline.recording.records import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
+from paceline.coordinator import Policy  # noqa: E402 (the sentence about a missing torch comes first)
+from paceline.recording.records import Iteration  # noqa: E402
 from paceline.torch.attach import attach  # noqa: E402
 from paceline.torch.balance import Balance, Scaling  # noqa: E402
 from paceline.torch.costs import Costs  # noqa: E402
@@ -31,6 +32,7 @@ __all__ = [
     "LocalSGD",
     "LoopError",
     "LostRankError",
+    "Policy",
     "Scaling",
     "StreamLoader",
     "attach",

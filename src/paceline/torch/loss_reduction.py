@@ -84,8 +84,11 @@ class LossReductionCheck:
 
             handle = parameter.register_hook(once)
 
-    def _on_gradient(self, samples: int, gradient: torch.Tensor) -> None:
-        self._add(gradient.abs().mean() * samples)
+    def _on_gradient(self, samples: int, gradient: torch.Tensor | None) -> None:
+        if (
+            gradient is not None
+        ):  # of an output that the loss does not use, beside one of the same operation that it does
+            self._add(gradient.abs().mean() * samples)
 
     def _add(self, norm: torch.Tensor) -> None:
         if self.watches_outputs and norm.dtype.is_floating_point:

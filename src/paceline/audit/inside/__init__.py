@@ -6,8 +6,9 @@ import atexit
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 from paceline.audit.inside.balanced import watch_balanced
 from paceline.audit.inside.patches import Patches
@@ -24,6 +25,17 @@ def begin(torch_module: object) -> None:
     patches.apply(20 + int(os.environ.get("RANK", "0")))
     watch_balanced(patches)
     atexit.register(recorder.finish)
+    sys.excepthook = _without_record(recorder, sys.excepthook)
+
+
+def _without_record(recorder: StepRecorder, excepthook: Callable[..., object]) -> Callable[..., None]:
+    """Return a hook after which no record is written: the process of a script that fails ends with its error."""
+
+    def hook(*error: Any) -> None:
+        recorder.has_finished = True
+        excepthook(*error)
+
+    return hook
 
 
 def end_process(folder: Path, ranks: int) -> Never:

@@ -146,10 +146,14 @@ class Patches:
 
         @functools.wraps(before)
         def randint(*arguments: Any, **options: Any) -> Any:
-            counted = torch.is_grad_enabled() and "generator" not in options and self.recorder.draws_are_samples
-            if counted:
-                self.recorder.look_beside()
+            recorder = self.recorder
+            counted = torch.is_grad_enabled() and "generator" not in options and recorder.draws_are_samples
+            if not counted and not recorder.is_evaluating():
+                return before(*arguments, **options)
+            recorder.look_beside()
+            recorder.look_for_draws()
             values = before(*arguments, **options)
+            recorder.expect_draw()
             if not counted or values.dim() != 1:
                 return values
             numbers = values.tolist()

@@ -132,7 +132,7 @@ class StepRecorder:
         batches = self.record.streams.setdefault(stream, [])
         arranged = (self.plan.arrangement or {}).get(stream, [])
         refs = arranged[len(batches)][self._rank()] if len(batches) < len(arranged) else None
-        self._look_for_draws()
+        self.look_for_draws()
         if refs is None:
             samples = [self.load_sample(stream, index, load_item) for index in indices]
             known = [serialize_any(item, index) for item, index in zip(samples, indices, strict=True)]
@@ -175,7 +175,7 @@ class StepRecorder:
 
     def before_collating(self) -> None:
         """Note the random state when a balanced loader makes a batch."""
-        self._look_for_draws()
+        self.look_for_draws()
         self._random_state = random_state()
 
     @property
@@ -189,10 +189,21 @@ class StepRecorder:
             self._facts["beside"] = True
         self._random_state_at_step = None
 
-    def _look_for_draws(self) -> None:
+    def look_for_draws(self) -> None:
         """Note whether the script drew random numbers since it was given its samples."""
         if self._random_state is not None and used_since(self._random_state):
             self._facts["draws"] = True
+
+    def expect_draw(self) -> None:
+        """Take what was just drawn as numbers of samples, or as part of an evaluation."""
+        if self._random_state is not None:
+            self._random_state = random_state()
+        if self._random_state_at_step is not None:
+            self._random_state_at_step = random_state()
+
+    def is_evaluating(self) -> bool:
+        """Return whether gradients are off and no model is in training: what is drawn now concerns no step."""
+        return not torch.is_grad_enabled() and not any(one.training for one in self.parameter_names.modules())
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
@@ -201,7 +212,7 @@ class StepRecorder:
         self._depth += 1
         if self._depth > 1:
             return
-        self._look_for_draws()
+        self.look_for_draws()
         if self._backward_norm is not None:
             self.note(scale=self._norm() / (self._backward_norm or float("nan")))
         for loader in self._balanced_loaders:
