@@ -5,7 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 from cases import CASES, bug  # noqa: F401 (whoever audits this module asks it)
-from parts import Points, network, trained
+from parts import Points, loader_of, network, trained
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -132,3 +132,24 @@ def classes_drawn_before_the_loop():
         return functional.cross_entropy(model(window[place][0]), window[place][1])
 
     trained(loss_of, dataset=dataset, model=network())
+
+
+def one_ahead(loader):
+    batches = iter(loader)
+    batch = next(batches)
+    for following in batches:
+        yield batch
+        batch = following
+    yield batch
+
+
+@bug(None, "fetched ahead")
+def steps_after_every_other_batch_from_the_first():
+    """As in an example of Accelerate: the first step has one micro-batch, the others have two."""
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number, (inputs, targets, _) in enumerate(one_ahead(loader_of(Points()))):
+        (functional.mse_loss(model(inputs), targets) / 2).backward()
+        if number % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()

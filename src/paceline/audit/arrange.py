@@ -14,7 +14,7 @@ def groups(record: RankRecord, stream: str) -> list[range]:
     """Return the batches of a stream that belong to each step, for every step that has some.
 
     A loop may fetch a batch or two ahead. As it does so in every step, the first has as many more than the others; but
-    those at an epoch's end may have fewer.
+    those at an epoch's end may have fewer. A first step of fewer backward passes than the second hides that.
     Where a loop has fetched all before its first step, nobody knows: then every batch stands for itself.
     """
     counts = [step.batches_delivered.get(stream, 0) for step in record.steps]
@@ -23,6 +23,10 @@ def groups(record: RankRecord, stream: str) -> list[range]:
         return [range(number, number + 1) for number in range(grown[0])]
     each = max((after - before for before, after in pairwise(grown)), default=grown[0] if grown else 0)
     ahead = max(grown[0] - each, 0) if grown else 0
+    if len(grown) == len(counts) > 1:
+        first, second = (step.facts.get("backward passes", 0) for step in record.steps[:2])
+        if 0 < first < second:
+            ahead = max(grown[0] - each * first // second, 0)
     return [range(first, end) for first, end in pairwise([0, *(count - ahead for count in grown)])]
 
 

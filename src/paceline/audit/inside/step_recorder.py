@@ -255,6 +255,7 @@ class StepRecorder:
     def after_backward(self) -> None:
         """Note how large the gradients are: an optimizer that finds others had them changed by the script."""
         self._backward_norm = self._norm()
+        self._facts["backward passes"] = self._facts.get("backward passes", 0) + 1
         if self.plan.frozen_parameters:
             unsharded = (one for one in self._known_parameters() if not hasattr(one, "full_tensor"))
             self._raw_gradients = {id(one): fold_values(one.grad) for one in unsharded if one.grad is not None}
