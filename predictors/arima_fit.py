@@ -222,7 +222,11 @@ def fit_likelihood(value_T: Array, covariates_TD: Array, order: Order) -> Coeffi
         warnings.simplefilter("ignore")  # the only one that matters, non-convergence, is read from the result
         result = reference.ARIMA(value_T, exog=exog, order=order, trend="n").fit()
     if not result.mle_retvals["converged"]:
-        logger.warning("the likelihood of ARIMA%s did not converge; the last coefficients are used", order)
+        logger.warning(
+            "the likelihood of ARIMA%s did not converge, so its last coefficients are used; fit it to longer traces, "
+            "or choose a smaller order",
+            order,
+        )
     covariates, ar, ma = np.split(np.asarray(result.params)[:-1], np.cumsum([covariates_TD.shape[1], order[0]]))
     return Coefficients(covariates, ar, ma)
 

@@ -90,7 +90,10 @@ class EWMA(FleetPredictor):
             return self
         parts = [_ewma_errors(trace.speed) for trace in fit_options.drop_held_out(traces)]
         if not sum(count for _, count in parts):
-            raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")
+            raise ValueError(
+                "traces must hold a worker with at least two speeds to learn the smoothing from, got none: use longer "
+                "traces, or set smoothing="
+            )
         earlier = [self.errors_G_] if fit_options.warm_start else []
         self.errors_G_ = np.sum([*earlier, *(error_G for error_G, _ in parts)], axis=0)
         self.smoothing_ = float(SMOOTHING_GRID[np.argmin(self.errors_G_)])
@@ -117,7 +120,10 @@ class EWMA(FleetPredictor):
             _require_smoothing(smoothing := np.asarray(state["smoothing"]).item())
             errors_G = np.array(state["errors"], dtype=np.float64)
             if errors_G.shape != SMOOTHING_GRID.shape or not np.isfinite(errors_G).all():
-                raise ValueError(f"errors must be {len(SMOOTHING_GRID)} finite numbers, got the shape {errors_G.shape}")
+                raise ValueError(
+                    f"the saved errors must be {len(SMOOTHING_GRID)} finite numbers, got an array of shape "
+                    f"{errors_G.shape}: the model state is damaged; fit and save the model again"
+                )
             self.smoothing_, self.errors_G_ = smoothing, errors_G
 
 
@@ -248,7 +254,7 @@ class LocalLevel(FleetPredictor):
         together = LocalLevel(self.smoothing)
         together.reset(workers)
         if there := set(self.workers).intersection(together.workers):
-            raise ValueError(f"worker {min(there)!r} is already in the fleet")
+            raise ValueError(f"worker {min(there)!r} is already in the fleet: give a new one another name")
         if self.workers:
             self.state = {name: np.append(rows, together.state[name]) for name, rows in self.state.items()}
         else:

@@ -163,14 +163,15 @@ class BatchTime(NestedPredictor):
         for device, rows in profiles.groupby("device"):
             if len(rows[["source", "model", "held"]].drop_duplicates()) > 1:
                 raise ValueError(
-                    f"profiles must hold one curve for each device, but {device!r} has several: "
-                    "select one source, model and held first"
+                    f"profiles must hold one curve for each device, but {device!r} has several: select the rows of "
+                    "one source, model and held first"
                 )
             size_N, seconds_N = (rows[name].to_numpy(dtype=np.float64) for name in ("batch", "seconds"))
             fits_N = np.isfinite(seconds_N)
             if not _determines_line(size_N[fits_N]):
                 raise ValueError(
-                    f"profiles of {device!r} must hold two or more different batches, got {size_N[fits_N]}"
+                    f"profiles of {device!r} must hold batches that differ in size by 20% or more, got "
+                    f"{size_N[fits_N]}: measure more sizes"
                 )
             weight_N = weights_by_uncertainty(rows["uncertainty"])[fits_N] if "uncertainty" in rows else None
             curve = _fit_curve_row(size_N[fits_N], seconds_N[fits_N], self.near, weight_N)
@@ -211,7 +212,8 @@ class BatchTime(NestedPredictor):
         named = [worker for worker in workers if worker in devices]
         if workers and devices and not named:
             raise ValueError(
-                f"devices names the workers {shorten_names(tuple(devices))}, but the fleet has {shorten_names(workers)}"
+                f"none of the workers in devices ({shorten_names(tuple(devices))}) is in the fleet "
+                f"({shorten_names(workers)}): use the fleet's worker names as keys"
             )
         unknown = sorted({devices[worker] for worker in named} - set(self.curves_))
         if self.curves_ and unknown:
@@ -235,7 +237,8 @@ class BatchTime(NestedPredictor):
         devices, curves = state.get("devices", ()), state.get("curves", np.empty((0, len(CURVE_FIELDS))))
         if np.shape(curves) != (len(devices), len(CURVE_FIELDS)):
             raise ValueError(
-                f"state 'curves' must hold {CURVE_FIELDS} of each of {len(devices)} devices, got {curves.shape}"
+                f"the saved curves must hold {CURVE_FIELDS} for each of {len(devices)} devices, got the shape "
+                f"{np.shape(curves)}: the model state is damaged; fit and save the model again"
             )
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
 

@@ -99,10 +99,14 @@ def predict_is_pure(make: Factory) -> None:
     """Two calls in a row give the same answer, and a call changes nothing."""
     polled, silent = _warm_up(make), _warm_up(make)
     first, second = polled.predict(), polled.predict()
-    _require_same(first, second, "predict gave two different answers in a row")
+    _require_same(
+        first, second, "predict() must return the same forecast twice in a row, but returned two different ones"
+    )
     polled.predict(horizon=3)
     _require_same(
-        _continue_and_forecast(polled), _continue_and_forecast(silent), "predict changed what is forecast later"
+        _continue_and_forecast(polled),
+        _continue_and_forecast(silent),
+        "predict() must not change the state, but calling it changed later forecasts",
     )
 
 
@@ -112,7 +116,10 @@ def defined_before_the_first_report(make: Factory) -> None:
     predictor.reset(FLEET)
     forecast = predictor.predict()
     _require_usable(forecast)
-    _require(bool(np.isinf(forecast.spread).all()), "the spread must be infinite before the first report")
+    _require(
+        bool(np.isinf(forecast.spread).all()),
+        f"spreads must be infinite before the first report, got {forecast.spread}",
+    )
 
 
 def survives_gaps(make: Factory) -> None:
@@ -151,7 +158,10 @@ def survives_jumps(make: Factory) -> None:
             predictor.observe(_make_report([seconds, 0.5, 0.5]))
             _require_usable(predictor.predict())
         ratio = predictor.predict().speed[0] * seconds / SAMPLES
-        _require(0.5 < ratio < 2.0, f"60 iterations after a jump the forecast is {ratio:.3g} times the speed")
+        _require(
+            0.5 < ratio < 2.0,
+            f"60 iterations after a jump, the forecast must be 0.5 to 2 times the new speed, got {ratio:.3g} times",
+        )
 
 
 def a_silent_worker_gets_a_usable_forecast(make: Factory) -> None:
@@ -161,7 +171,8 @@ def a_silent_worker_gets_a_usable_forecast(make: Factory) -> None:
     for report in _random_reports(30):
         predictor.observe(_hide_worker(report, 2))
         _require_usable(predictor.predict())
-    _require(bool(np.isinf(predictor.predict().spread[2])), "a worker that never reported has a finite spread")
+    spread = predictor.predict().spread[2]
+    _require(bool(np.isinf(spread)), f"the spread of a worker that never reported must be infinite, got {spread:.3g}")
 
 
 def learns_a_constant(make: Factory) -> None:
@@ -171,7 +182,10 @@ def learns_a_constant(make: Factory) -> None:
     for _ in range(100):
         predictor.observe(_make_report([0.5, 0.25, 2.0]))
     error = np.abs(predictor.predict().speed / np.array([128.0, 256.0, 32.0]) - 1.0)
-    _require(bool((error < 0.05).all()), f"constant speeds are missed by {error.max():.1%} after 100 iterations")
+    _require(
+        bool((error < 0.05).all()),
+        f"after 100 iterations, forecasts of constant speeds must be within 5%, but one is off by {error.max():.1%}",
+    )
 
 
 def permuting_workers_permutes_forecasts(make: Factory) -> None:
@@ -184,16 +198,24 @@ def permuting_workers_permutes_forecasts(make: Factory) -> None:
         straight.observe(report)
         permuted.observe(_make_report(np.asarray(report.seconds)[order]))
     expected, got = straight.predict().speed[order], permuted.predict().speed
-    _require(bool(np.allclose(expected, got, rtol=1e-9)), "forecasts depend on the order of the workers")
+    _require(
+        bool(np.allclose(expected, got, rtol=1e-9)),
+        "forecasts must not depend on the order of the workers, but another order changed them",
+    )
 
 
 def state_resumes_exactly(make: Factory) -> None:
     """Loading a state into a new predictor, never fitted, continues bit for bit."""
     original, resumed = _warm_up(make), make.unfitted() if isinstance(make, FittedFactory) else make()
     resumed.load_state_dict(original.state_dict())
-    _require(resumed.workers == original.workers, "the state does not hold the fleet")
+    _require(
+        resumed.workers == original.workers,
+        f"load_state_dict() must restore the workers {original.workers}, but the fleet is {resumed.workers}",
+    )
     _require_same(
-        _continue_and_forecast(original), _continue_and_forecast(resumed), "a loaded state forecasts differently"
+        _continue_and_forecast(original),
+        _continue_and_forecast(resumed),
+        "after load_state_dict(), later forecasts must be the same as without saving and loading, but they differ",
     )
 
 
@@ -204,7 +226,7 @@ def state_is_a_snapshot(make: Factory) -> None:
     before = {name: np.array(value) for name, value in state.items()}
     _continue_and_forecast(predictor)
     same = all(np.array_equal(before[n], state[n], equal_nan=before[n].dtype.kind == "f") for n in before)
-    _require(same, "state_dict returned arrays that the predictor still changes")
+    _require(same, "state_dict() must return copies, but its arrays changed when the predictor went on learning")
 
 
 def copies_and_pickles(make: Factory) -> None:
@@ -213,8 +235,12 @@ def copies_and_pickles(make: Factory) -> None:
     copied = copy.deepcopy(original)
     unpickled = pickle.loads(pickle.dumps(original))
     expected = _continue_and_forecast(original)
-    _require_same(expected, _continue_and_forecast(copied), "a deep copy forecasts differently")
-    _require_same(expected, _continue_and_forecast(unpickled), "an unpickled predictor forecasts differently")
+    _require_same(expected, _continue_and_forecast(copied), "a deep copy must forecast like the original, but does not")
+    _require_same(
+        expected,
+        _continue_and_forecast(unpickled),
+        "an unpickled predictor must forecast like the original, but does not",
+    )
 
 
 def joining_leaves_others_alone(make: Factory) -> None:
@@ -222,11 +248,20 @@ def joining_leaves_others_alone(make: Factory) -> None:
     predictor = _warm_up(make)
     before = predictor.predict().speed
     predictor.join("d")
-    _require(predictor.workers == (*FLEET, "d"), f"after join the fleet is {predictor.workers}")
+    _require(
+        predictor.workers == (*FLEET, "d"),
+        f"after join('d'), workers must be ('a', 'b', 'c', 'd'), got {predictor.workers}",
+    )
     after = predictor.predict()
     _require_usable(after)
-    _require(len(after.speed) == 4, "the forecast does not cover the worker that joined")
-    _require(bool(np.allclose(after.speed[:3], before, rtol=1e-9)), "join changed the forecasts of the others")
+    _require(
+        len(after.speed) == 4,
+        f"predict() must cover a worker that joined, but returned {len(after.speed)} speeds for 4 workers",
+    )
+    _require(
+        bool(np.allclose(after.speed[:3], before, rtol=1e-9)),
+        "join() must not change the forecasts of the other workers, but did",
+    )
 
 
 def leaving_leaves_others_alone(make: Factory) -> None:
@@ -234,27 +269,46 @@ def leaving_leaves_others_alone(make: Factory) -> None:
     predictor = _warm_up(make)
     before = predictor.predict().speed
     predictor.leave("b")
-    _require(predictor.workers == ("a", "c"), f"after leave the fleet is {predictor.workers}")
+    _require(
+        predictor.workers == ("a", "c"),
+        f"after leave('b'), workers must be ('a', 'c'), got {predictor.workers}",
+    )
     after = predictor.predict().speed
-    _require(bool(np.allclose(after, before[[0, 2]], rtol=1e-9)), "leave changed the forecasts of the others")
+    _require(
+        bool(np.allclose(after, before[[0, 2]], rtol=1e-9)),
+        "leave() must not change the forecasts of the other workers, but did",
+    )
     predictor.join("b")
-    _require(bool(np.isinf(predictor.predict().spread[2])), "a worker that came back was not forgotten")
+    spread = predictor.predict().spread[2]
+    _require(
+        bool(np.isinf(spread)),
+        f"a worker that leaves and joins again must start as new, with an infinite spread, got {spread:.3g}",
+    )
 
 
 def renaming_keeps_what_was_learned(make: Factory) -> None:
     """A worker under another name keeps its place and its state, also when the state is saved and resumed."""
     renamed, resumed, untouched = _warm_up(make), make(), _warm_up(make)
     renamed.rename("b", "B")
-    _require(renamed.workers == ("a", "B", "c"), f"after rename the fleet is {renamed.workers}")
-    _require_same(renamed.predict(), untouched.predict(), "rename changed a forecast")
+    _require(
+        renamed.workers == ("a", "B", "c"),
+        f"after rename('b', 'B'), workers must be ('a', 'B', 'c'), got {renamed.workers}",
+    )
+    _require_same(renamed.predict(), untouched.predict(), "rename() must not change the next forecast, but did")
     resumed.load_state_dict(renamed.state_dict())
     expected = _continue_and_forecast(untouched)
-    _require_same(_continue_and_forecast(renamed), expected, "a renamed worker is forecast differently later")
+    _require_same(_continue_and_forecast(renamed), expected, "rename() must not change later forecasts, but did")
     _require_same(
-        _continue_and_forecast(resumed), expected, "a renamed worker is forecast differently after it was resumed"
+        _continue_and_forecast(resumed),
+        expected,
+        "after rename(), a saved and loaded state must give the same forecasts, but they differ",
     )
     renamed.join("b")
-    _require(bool(np.isinf(renamed.predict().spread[3])), "the old name was not given up")
+    spread = renamed.predict().spread[3]
+    _require(
+        bool(np.isinf(spread)),
+        f"a worker that joins under the old name of a renamed one must start with an infinite spread, got {spread:.3g}",
+    )
 
 
 def silence_is_survived(make: Factory) -> None:
@@ -265,11 +319,19 @@ def silence_is_survived(make: Factory) -> None:
         silent.observe(_hide_worker(report, 0))
     waited = silent.predict()
     _require_usable(waited)
-    _require(bool(waited.spread[0] >= before), "silence made a forecast more certain")
+    _require(
+        bool(waited.spread[0] >= before),
+        f"the spread of a worker that stops reporting must not shrink, but went from {before:.3g} to "
+        f"{waited.spread[0]:.3g}",
+    )
     for _ in range(30):
         silent.observe(_make_report([0.125, 0.25, 1.0]))
     ratio = silent.predict().speed[0] * 0.125 / SAMPLES
-    _require(0.8 < ratio < 1.25, f"30 iterations after a worker is back it is forecast at {ratio:.3g} times its speed")
+    _require(
+        0.8 < ratio < 1.25,
+        f"30 iterations after a silent worker reports again, its forecast must be 0.8 to 1.25 times its speed, but is "
+        f"{ratio:.3g} times it",
+    )
 
 
 def a_silent_worker_leaves_others_alone(make: Factory) -> None:
@@ -279,7 +341,7 @@ def a_silent_worker_leaves_others_alone(make: Factory) -> None:
         silent.observe(_hide_worker(report, 0))
         present.observe(report)
     same = np.allclose(silent.predict().speed[1:], present.predict().speed[1:], rtol=1e-9)
-    _require(bool(same), "a silent worker changed the forecasts of the others")
+    _require(bool(same), "a worker that stops reporting must not change the forecasts of the others, but did")
 
 
 def a_missing_report_changes_nothing(make: Factory) -> None:
@@ -291,7 +353,7 @@ def a_missing_report_changes_nothing(make: Factory) -> None:
     for name, rows in predictor.state_dict().items():
         if name.startswith("rows/"):
             unchanged = np.array_equal(rows[0], before[name][0], equal_nan=True)
-            _require(unchanged, f"a missing report changed {name!r} of its worker")
+            _require(unchanged, f"a missing report must not change its worker's state, but changed {name!r}")
 
 
 def reset_forgets(make: Factory) -> None:
@@ -299,8 +361,12 @@ def reset_forgets(make: Factory) -> None:
     used, new = _warm_up(make), make()
     used.reset(FLEET)
     new.reset(FLEET)
-    _require_same(used.predict(), new.predict(), "reset left a memory behind")
-    _require_same(_continue_and_forecast(used), _continue_and_forecast(new), "reset left a memory behind")
+    _require_same(used.predict(), new.predict(), "after reset(), the first forecast must be that of a new predictor")
+    _require_same(
+        _continue_and_forecast(used),
+        _continue_and_forecast(new),
+        "after reset(), later forecasts must be those of a new predictor, but they differ",
+    )
 
 
 def memory_is_bounded(make: Factory) -> None:
@@ -312,7 +378,11 @@ def memory_is_bounded(make: Factory) -> None:
     small = len(pickle.dumps(predictor))
     for report in _random_reports(1000):
         predictor.observe(report)
-    _require(len(pickle.dumps(predictor)) <= 1.02 * small + 200, "memory grows with the number of iterations")
+    large = len(pickle.dumps(predictor))
+    _require(
+        large <= 1.02 * small + 200,
+        f"memory must not grow with the number of iterations, but a pickle grew from {small} to {large} bytes",
+    )
 
 
 def further_horizons_are_usable(make: Factory) -> None:
@@ -322,7 +392,8 @@ def further_horizons_are_usable(make: Factory) -> None:
     _require_usable(predictor.predict(horizon=2))
     _require_usable(far)
     _require(
-        bool((far.spread >= near.spread).all()), "the forecast ten iterations ahead is more certain than one ahead"
+        bool((far.spread >= near.spread).all()),
+        f"spreads ten iterations ahead must not be below those one ahead, got {far.spread} and {near.spread}",
     )
 
 
@@ -343,17 +414,24 @@ def inputs_are_left_alone(make: Factory) -> None:
     covariates = np.ones((3, len(watched.covariate_names)))
     watched.observe(_make_report(seconds, covariates))
     watched.predict(covariates=covariates)
-    _require(bool((seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all()), "an input array was changed")
+    _require(
+        bool((seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all()),
+        "observe() and predict() must not write to their input arrays, but one was changed",
+    )
     clean.observe(_make_report(seconds.copy(), covariates.copy()))
     seconds[:], covariates[:] = 99.0, 99.0
-    problem = "an input array was kept by reference, so a later change by its owner changed the forecast"
+    problem = "observe() and predict() must copy their inputs, but changing an input array later changed a forecast"
     _require_same(watched.predict(), clean.predict(), problem)
     _require_same(_continue_and_forecast(watched), _continue_and_forecast(clean), problem)
 
 
 def forecasts_are_deterministic(make: Factory) -> None:
     """The same reports give bit-identical forecasts."""
-    _require_same(_warm_up(make).predict(), _warm_up(make).predict(), "the same reports gave different forecasts")
+    _require_same(
+        _warm_up(make).predict(),
+        _warm_up(make).predict(),
+        "two copies with the same reports must return the same forecast, but returned different ones",
+    )
 
 
 def a_report_of_another_fleet_is_refused(make: Factory) -> None:
@@ -363,18 +441,22 @@ def a_report_of_another_fleet_is_refused(make: Factory) -> None:
         predictor.observe(Report(samples=[SAMPLES] * 5, seconds=[0.5] * 5))
     except ValueError:
         _require_same(
-            _continue_and_forecast(predictor), _continue_and_forecast(untouched), "a refused report changed the state"
+            _continue_and_forecast(predictor),
+            _continue_and_forecast(untouched),
+            "observe() must not change the state when it raises ValueError, but later forecasts differ",
         )
     else:
-        raise ContractBrokenError("a report of 5 workers was accepted by a fleet of 3")
+        raise ContractBrokenError(
+            "observe() must raise ValueError for a report of another fleet size, but accepted 5 workers in a fleet of 3"
+        )
 
 
 def quantiles_are_ordered(make: Factory) -> None:
     """A higher quantile is never a lower speed, and none is NaN or negative."""
     forecast = _warm_up(make).predict()
     quantiles = np.stack([forecast.quantile(q) for q in (0.05, 0.25, 0.5, 0.75, 0.95)])
-    _require(bool((quantiles >= 0).all()), "a quantile is NaN or negative")
-    _require(bool((np.diff(quantiles, axis=0) >= 0).all()), "a higher quantile is a lower speed")
+    _require(bool((quantiles >= 0).all()), "quantile(q) must not be NaN or negative, but is for some q")
+    _require(bool((np.diff(quantiles, axis=0) >= 0).all()), "quantile(q) must not decrease when q grows, but does")
 
 
 CHECKS: Mapping[str, Callable[[Factory], None]] = {
@@ -425,8 +507,11 @@ def _require_same(forecast: Forecast, other: Forecast, sentence: str) -> None:
 
 def _require_usable(forecast: Forecast) -> None:
     speed, spread = forecast.speed, forecast.spread
-    _require(bool(np.isfinite(speed).all() and (speed > 0).all()), f"speeds must be positive and finite: {speed}")
-    _require(bool((spread >= 0).all()), f"spreads must not be NaN or < 0: {spread}")
+    _require(
+        bool(np.isfinite(speed).all() and (speed > 0).all()),
+        f"forecast speeds must be positive and finite, got {speed}",
+    )
+    _require(bool((spread >= 0).all()), f"forecast spreads must not be NaN or negative, got {spread}")
 
 
 def _make_report(seconds: Sequence[float] | Array, covariates: Array | None = None) -> Report:

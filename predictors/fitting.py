@@ -139,7 +139,9 @@ def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:
     found = list(traces) if isinstance(traces, Iterable) and not isinstance(traces, str) else [traces]
     for one in found:
         if not isinstance(one, Trace):
-            raise TypeError(f"fit takes a Trace, several, or a tidy DataFrame, got {type(one).__name__} {one!r:.60}")
+            raise TypeError(
+                f"traces must be a Trace, several, or a tidy DataFrame, got {type(one).__name__} {one!r:.60}"
+            )
     return found
 
 

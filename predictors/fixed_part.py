@@ -163,7 +163,8 @@ class FixedPart:
             if rows[name].shape != value.shape:
                 raise ValueError(
                     f"state {STATE_PREFIX + name!r} must have the shape {value.shape}, got {rows[name].shape}: "
-                    "it was saved by another version"
+                    "the state is damaged, or was saved by another version of paceline; load one that this version "
+                    "saved, or start without one"
                 )
         reference = float(state.get(f"{STATE_PREFIX}reference", np.nan))
         self._reference = None if np.isnan(reference) else reference

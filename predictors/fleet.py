@@ -162,7 +162,7 @@ class FleetPredictor(Params):
 
     def initial_state(self, count: int) -> dict[str, Array]:
         """Return the state of ``count`` workers that have not reported: arrays with one row per worker."""
-        raise TypeError(f"{type(self).__name__} must define initial_state")
+        raise TypeError(f"{type(self).__name__} must define initial_state(count), which returns arrays of count rows")
 
     def initial_shared_state(self) -> dict[str, Array]:
         """Return the state that all workers of a fleet share, before the first report; most predictors have none."""
@@ -170,11 +170,13 @@ class FleetPredictor(Params):
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         """Learn one iteration; speeds and covariates are NaN where there was no report."""
-        raise TypeError(f"{type(self).__name__} must define update")
+        raise TypeError(f"{type(self).__name__} must define update(speed_W, covariates_WD), which changes self.state")
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the speed expected ``horizon`` iterations ahead, NaN where nothing is known yet."""
-        raise TypeError(f"{type(self).__name__} must define forecast_speed")
+        raise TypeError(
+            f"{type(self).__name__} must define forecast_speed(covariates_WD, horizon), which returns speeds of workers"
+        )
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the log of the next speed, or of each of its columns; those that work in log speed override it."""
@@ -310,7 +312,7 @@ class FleetPredictor(Params):
         if self.workers and saved != set(self.state):
             raise ValueError(
                 f"the state of {type(self).__name__}'s workers must hold {sorted(self.state)}, got {sorted(saved)}: "
-                "it was saved by another predictor: load it into one of that kind"
+                "it was saved by a predictor of another class; load it into one of that class"
             )
         self.state = {name: self._load_array(state, f"rows/{name}", rows) for name, rows in self.state.items()}
         self.shared_state = {
@@ -322,8 +324,8 @@ class FleetPredictor(Params):
         saved = np.asarray(state.get(name, default))
         if saved.shape != default.shape:
             raise ValueError(
-                f"state {name!r} must have the shape {default.shape}, got {saved.shape}: it was saved by "
-                f"{type(self).__name__} with another configuration: create this one with the same arguments"
+                f"state {name!r} must have the shape {default.shape}, got {saved.shape}: it was saved by a "
+                f"{type(self).__name__} with other arguments; create this one with the same arguments"
             )
         return saved.astype(default.dtype, order="F", copy=True)
 
@@ -336,7 +338,7 @@ class FleetPredictor(Params):
         if state:
             raise ValueError(
                 f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(state)}: load it into "
-                "the predictor that was fitted"
+                "a predictor with the class and arguments of the one that was fitted"
             )
 
     # -- guards --------------------------------------------------------------------------------------------------

@@ -249,9 +249,14 @@ class RLS(FleetPredictor):
         inputs = (NUM_SPEED_INPUTS + 2 * len(self.covariate_names_),)
         for name, values in (("prior_weights", self.prior_weights_), ("prior_variance", self.prior_variance_)):
             if values.shape != inputs or not np.isfinite(values).all():
-                raise ValueError(f"{name} must hold {inputs[0]} finite numbers, got the shape {values.shape}")
+                raise ValueError(
+                    f"the saved {name} must hold {inputs[0]} finite numbers, got an array of shape {values.shape}: the "
+                    "model state is damaged; fit and save the model again"
+                )
         if not (self.prior_variance_ > 0).all():
-            raise ValueError("prior_variance must be above 0")
+            raise ValueError(
+                "the saved prior_variance must be above 0: the model state is damaged; fit and save the model again"
+            )
 
     # -- serving -------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ def register(*classes: type[FleetPredictor]) -> None:
         registered = registry.get(_normalize_name(kind.__name__), kind)
         other = f"{registered.__module__}.{registered.__qualname__}"
         if other != f"{kind.__module__}.{kind.__qualname__}":  # not defined once more
-            raise ValueError(f"the name {name_of(kind)!r} belongs to {other}: rename yours")
+            raise ValueError(f"the name {name_of(kind)!r} is already registered for {other}: rename your class")
         registry[_normalize_name(kind.__name__)] = kind
 
 
@@ -72,7 +72,7 @@ def named(text: str) -> FleetPredictor:
     name, _, arguments = text.partition(":")
     kind = registry.get(_normalize_name(name))
     if kind is None:
-        raise ValueError(f"there is no predictor {name!r}; there are {list(map(name_of, registry.values()))}")
+        raise ValueError(f"there is no predictor {name!r}; choose one of {list(map(name_of, registry.values()))}")
     return build_predictor(kind, arguments)
 
 

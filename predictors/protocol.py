@@ -236,13 +236,13 @@ def missing_members(predictor: object) -> list[str]:
 
 def require_predictor(predictor: object) -> None:
     """Refuse an object that is not a predictor, such as a predictor's name or class."""
-    what, instead = f"an object of {type(predictor).__name__}", "make one of a class in paceline.predictors"
+    what, instead = f"an object of {type(predictor).__name__}", "create one from a class in paceline.predictors"
     if isinstance(predictor, str):
-        what, instead = f"the name {predictor!r}", f"paceline.predictors.named({predictor!r}) makes one"
+        what, instead = f"the name {predictor!r}", f"paceline.predictors.named({predictor!r}) creates one"
     elif isinstance(predictor, type):
-        what, instead = f"the class {predictor.__name__}", f"{predictor.__name__}() makes one"
+        what, instead = f"the class {predictor.__name__}", f"{predictor.__name__}() creates one"
     elif not (missing := missing_members(predictor)):
         return
     elif hasattr(predictor, "predict"):
         instead = f"it lacks {', '.join(missing)}"
-    raise TypeError(f"predictor must be one such as EWMA(), got {what}: {instead}")
+    raise TypeError(f"predictor must be an instance such as EWMA(), got {what}: {instead}")

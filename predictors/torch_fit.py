@@ -165,7 +165,10 @@ class TrainingLoop:
         names = [str(self.windows.trace_names[int(source)]) for source in np.unique(from_where)]
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         if odd_N.any():
-            return f"the loss is not finite in {at}: {int(odd_N.sum())} of its windows are not, from {listed}"
+            return (
+                f"the loss is not finite in {at}: {int(odd_N.sum())} of its windows contain NaN or infinite values, "
+                f"from {listed}: correct or leave out these traces"
+            )
         return (
             f"the loss is not finite in {at}, whose windows are finite and come from {listed}: "
             f"lower the learning rate, which is {self.training.learning_rate}"

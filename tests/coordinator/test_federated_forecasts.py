@@ -31,7 +31,7 @@ def test_curves_size_by_the_fixed_cost():
 
 
 def test_wrong_predictor_is_refused():
-    with pytest.raises(TypeError, match=r"got the name 'ewma': paceline.predictors.named\('ewma'\) makes one"):
+    with pytest.raises(TypeError, match=r"got the name 'ewma': paceline.predictors.named\('ewma'\) creates one"):
         FederatedBalancer(batch=32, local_steps=5, predictor="ewma")
     balancer = balancer_of()
     played(balancer, [10.0], [1.0])

@@ -298,8 +298,8 @@ def test_balancer_accepts_a_name():
 @pytest.mark.parametrize(
     ("predictor", "workers", "sentence"),
     [
-        (Auto, ["a", "b"], "Auto\\(\\) makes one"),
-        (3, ["a", "b"], "predictor must be one such as"),
+        (Auto, ["a", "b"], "Auto\\(\\) creates one"),
+        (3, ["a", "b"], "predictor must be an instance such as"),
         (EWMA(), 3, "names or ranks in order"),
         (EWMA(), "gpu0", "names or ranks in order"),
         (EWMA(), {"a", "b"}, "a set, whose order differs"),

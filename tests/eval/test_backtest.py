@@ -81,7 +81,7 @@ def test_path_or_name_refused_with_hint(tmp_path):
         TypeError, match=r"must be a Trace, got an object of \w*Path: paceline\.datasets\.read_traces reads"
     ):
         backtest(LastValue(), tmp_path / "a.parquet")
-    with pytest.raises(TypeError, match=r"named\('ewma'\) makes one"):
+    with pytest.raises(TypeError, match=r"named\('ewma'\) creates one"):
         backtest("ewma", checks.example_trace())
 
 

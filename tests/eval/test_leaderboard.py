@@ -88,7 +88,7 @@ def test_traces_scored_independently():
 @pytest.mark.slow
 def test_names_and_paths_refused_with_hint():
     trace = checks.example_trace()
-    with pytest.raises(TypeError, match=r"named\('ewma'\) makes one"):
+    with pytest.raises(TypeError, match=r"named\('ewma'\) creates one"):
         leaderboard({"e": "ewma"}, [trace])
     with pytest.raises(
         TypeError, match=r"must be a Trace, got an object of str: paceline\.datasets\.read_traces reads"

@@ -92,9 +92,9 @@ def test_near_fits_bent_curve_at_batch():
 
 
 def test_ambiguous_profiles_refused():
-    with pytest.raises(ValueError, match="'k80' has several: select one source, model and held first"):
+    with pytest.raises(ValueError, match="'k80' has several: select the rows of one source, model and held"):
         BatchTime().fit_profiles(pd.concat([profile(), profile(model="other")]))
-    with pytest.raises(ValueError, match="profiles of 'k80' must hold two or more different batches"):
+    with pytest.raises(ValueError, match="profiles of 'k80' must hold batches that differ in size"):
         BatchTime().fit_profiles(profile(seconds=[0.5, np.nan]))
 
 

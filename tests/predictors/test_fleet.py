@@ -164,7 +164,7 @@ def test_get_params_set_params_and_clone():
         ),
         (
             lambda: EWMA().load_state_dict(served(EWMA()).state_dict() | {"rows/level": np.zeros(2)}),
-            r"state 'rows/level' must have the shape \(3,\), got \(2,\): it was saved by EWMA with another",
+            r"state 'rows/level' must have the shape \(3,\), got \(2,\): it was saved by a EWMA with other arguments",
         ),
         (lambda: LastValue().load_state_dict({"learned/x": np.zeros(1)}), r"learns nothing from traces, .* \['x'\]"),
         (lambda: Report([1, 2], [1]).speed, r"one entry per worker, got the shapes \(2,\) and \(1,\)"),

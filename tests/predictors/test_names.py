@@ -7,7 +7,7 @@ from paceline.predictors import ARIMA, EWMA, LSTM, NARX, RLS, Auto, LastValue, n
 
 def test_taken_name_refused():
     other = type("EWMA", (LastValue,), {"__module__": "mine"})
-    with pytest.raises(ValueError, match=r"the name 'ewma' belongs to paceline.*EWMA: rename yours"):
+    with pytest.raises(ValueError, match=r"the name 'ewma' is already registered for paceline.*EWMA: rename"):
         register(other)
     assert type(named("ewma")) is EWMA
 

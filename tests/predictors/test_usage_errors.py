@@ -54,7 +54,7 @@ def test_fit_takes_one_trace_or_a_frame():
 
 
 def test_fit_refuses_what_is_no_trace():
-    with pytest.raises(TypeError, match=r"fit takes a Trace.*got str"):
+    with pytest.raises(TypeError, match=r"traces must be a Trace.*got str"):
         RLS().fit("traces/")
 
 

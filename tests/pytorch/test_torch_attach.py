@@ -31,7 +31,7 @@ def test_bounds_of_present_workers_not_warned(script):
 
 @pytest.mark.parametrize("predictor", ["ewma", EWMA, 3])
 def test_what_is_no_predictor_is_refused_in_a_sentence(script, predictor):
-    with pytest.raises(TypeError, match=r"predictor must be one such as EWMA\(\), got .* makes? one"):
+    with pytest.raises(TypeError, match=r"predictor must be an instance such as EWMA\(\), got .* creates? one"):
         attach(*script, predictor=predictor)
 
 

@@ -106,7 +106,7 @@ def test_non_trace_refused_with_hint(wrap):
 
 @pytest.mark.parametrize("no_predictor", ["ewma", EWMA, None])
 def test_non_predictor_refused_with_hint(no_predictor):
-    with pytest.raises(TypeError, match="predictor must be one such as EWMA"):
+    with pytest.raises(TypeError, match="predictor must be an instance such as EWMA"):
         fit(no_predictor, [wavy(0)])
 
 
