@@ -215,11 +215,15 @@ class ColumnMapping:
         if self.values not in (None, "seconds", "rate", "usage"):
             raise ValueError(f"values must be one of ['seconds', 'rate', 'usage'], got {self.values!r}")
         if self.values is None and self.workers is not None:
-            raise ValueError("workers are columns of a table with a column per worker: set values= to what they hold")
+            raise ValueError(
+                "workers= names columns of a table with one for each worker: set values= to what they contain"
+            )
         if self.period is not None and not (np.isfinite(self.period) and self.period > 0):
             raise ValueError(f"period must be a positive number of seconds, got {self.period}")
         if self.rate is not None and (self.values or {"samples", "seconds"} & set(self.columns)):
-            raise ValueError("rate stands for samples and seconds, and values for all three: name one of them")
+            raise ValueError(
+                "rate= replaces samples= and seconds=, and values= replaces all three: pass only one of these"
+            )
 
     @property
     def describes_columns(self) -> bool:
@@ -280,7 +284,10 @@ class ColumnMapping:
         workers = [name for name in others if holds_numbers(table[name])] if self.workers is None else self.workers
         lacking = [name for name in workers if name not in others]
         if lacking or not workers:
-            raise ValueError(f"there must be a column for each worker, but {lacking or 'none'} is none of {others}")
+            raise ValueError(
+                f"the table must have a column of numbers for each worker, but lacks {lacking or 'any'}: set workers= "
+                f"to some of its columns, {others}"
+            )
         if self.columns.get("iteration", "iteration") not in table and self.period is None:
             table = table.assign(iteration=np.arange(len(table)))
             identifying.append("iteration")
@@ -291,7 +298,7 @@ class ColumnMapping:
         """Return the table with iterations of a period each; rows of a worker within one are averaged."""
         if "start" not in table or "iteration" in table:
             raise ValueError(
-                "period= needs a column of times, start=..., and replaces the column of iterations: leave that out"
+                "period= numbers the iterations itself, by a column of times: pass start=, and leave out iteration="
             )
         convert_to_seconds(
             table[["start"]], start_unit=self.start_unit
@@ -301,7 +308,7 @@ class ColumnMapping:
         counts.drop_rows("rows without a time", (~timed_N).sum())
         table, time_N = table[timed_N], time_N[timed_N]
         if not len(table):
-            raise ValueError("no row has a time: check the column that start names")
+            raise ValueError("column 'start' has no time in any row: set start= to the column of times")
         # A clock that is a thousandth of a period late stays in its own.
         table = table.assign(iteration=np.floor((time_N - time_N.min()) / period + 1e-3))
         key = ["worker", "iteration"]
@@ -333,7 +340,7 @@ def _apply_rate(table: pd.DataFrame, rate_column: str, counts: RowCounts) -> pd.
     import pandas as pd
 
     if rate_column not in table:
-        raise ValueError(f"columns {[rate_column]} are missing; there are {list(table.columns)}")
+        raise ValueError(f"columns {[rate_column]} are missing; the table has {list(table.columns)}")
     rate = pd.Series(numeric_column(table, rate_column), index=table.index)
     bad = (rate <= 0) | rate.isin([np.inf])
     counts.drop_cells("rates that are not positive and finite", bad.sum())

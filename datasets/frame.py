@@ -67,11 +67,11 @@ def rename_columns(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> p
         raise ValueError(f"columns {unknown} are not columns of a trace; those that can be mapped are {list(known)}")
     named = {name: column for name, column in columns.items() if isinstance(column, str)}
     if lacking := [column for column in named.values() if column not in frame.columns]:
-        raise ValueError(f"columns {lacking} are missing; there are {list(frame.columns)}")
+        raise ValueError(f"columns {lacking} are missing; the table has {list(frame.columns)}")
     if twice := [name for name, column in columns.items() if name in frame.columns and column != name]:
         raise ValueError(
-            f"columns {twice} are there already and would be replaced by others: drop them, or leave them out "
-            "of columns="
+            f"columns {twice} exist already and would be replaced by those that columns= names: drop them, or leave "
+            "them out of columns="
         )
     numbers = {name: float(value) for name, value in columns.items() if not isinstance(value, str)}
     return frame.rename(columns={column: name for name, column in named.items()}).assign(**numbers)
@@ -91,9 +91,9 @@ def convert_to_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "
         moment = isinstance(column.dtype, pd.DatetimeTZDtype) or column.dtype.kind == "M"
         span = column.dtype.kind == "m"
         if moment and name in (*REQUIRED_COLUMNS, "comm_seconds", "wait_seconds"):
-            raise ValueError(f"column {name!r} must not hold dates ({column.dtype})")
+            raise ValueError(f"column {name!r} must hold numbers or durations, got dates ({column.dtype})")
         if span and name in ("worker", "iteration", "samples", "start"):
-            raise ValueError(f"column {name!r} must not hold durations ({column.dtype})")
+            raise ValueError(f"column {name!r} must not hold durations, got {column.dtype}")
         if moment:
             found[name] = (pd.to_datetime(column, utc=True) - datetime(1970, 1, 1, tzinfo=UTC)).dt.total_seconds()
         elif span:
@@ -199,8 +199,8 @@ def require_dense(num_rows: int, iterations: int, workers: int) -> None:
     """Refuse a panel that would be nearly empty and larger than any memory."""
     if iterations * workers > max(10_000_000, 100 * num_rows):
         raise ValueError(
-            f"{num_rows} rows name {workers} workers and {iterations} iterations, a nearly empty panel: check these "
-            "columns"
+            f"{num_rows} rows name {workers} workers and {iterations} iterations, so that the trace would be nearly "
+            "empty: check the columns worker and iteration"
         )
 
 

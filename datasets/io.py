@@ -103,7 +103,9 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
             _refuse_unreadable(path, file.peek())
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path}: the compressed file is truncated or damaged: {error}") from error
+            raise ValueError(
+                f"{path}: the compressed file is truncated or damaged ({error}): copy or compress it again"
+            ) from error
 
 
 def is_json(text: str) -> bool:
@@ -122,16 +124,16 @@ def read_json(path: Path, limit: int, advice: str) -> Any:
     with open_bytes(path) as file:
         text = file.read(limit + 1)
     if len(text) > limit:
-        raise ValueError(f"{path}: is larger than {limit} bytes; {advice}")
+        raise ValueError(f"{path} is larger than {limit} bytes; {advice}")
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{path}: is not a complete JSON file: it is damaged or truncated at line {error.lineno}, column "
+            f"{path} is not a complete JSON file: it is damaged or truncated at line {error.lineno}, column "
             f"{error.colno}"
         ) from None
     except (ValueError, RecursionError):
-        raise ValueError(f"{path}: is not a complete JSON file: it is not UTF-8 text, or nested too deeply") from None
+        raise ValueError(f"{path} is not a complete JSON file: it is not UTF-8 text, or nested too deeply") from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -140,21 +142,21 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     with open_bytes(path) as file:
         while raw := file.readline(limit):
             if len(raw) == limit:
-                raise ValueError(f"{path}: a line is longer than {limit} bytes; this is not a text file with lines")
+                raise ValueError(f"{path} has a line of more than {limit} bytes, so it is not a text file with lines")
             for piece in raw.replace(b"\r\n", b"\n").rstrip(b"\n").split(b"\r"):
                 number += 1
                 try:
                     yield number, piece.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    raise ValueError(f"{path}, line {number}: must be UTF-8 text, but {error}") from error
+                    raise ValueError(f"{path}: line {number} must be UTF-8 text, but is not: {error}") from error
 
 
 def _refuse_unreadable(path: Path, first: bytes) -> None:
     if not first:
-        raise ValueError(f"{path}: the file is empty")
+        raise ValueError(f"{path} is empty")
     # the text that stands for a file in a clone without Git LFS
     if first.startswith(b"version https://git-lfs.github.com/spec"):
-        raise ValueError(f"{path}: is a Git LFS pointer and not the file itself; fetch it with `git lfs pull`")
+        raise ValueError(f"{path} is a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`")
     # Pickles of every protocol; older protocols are text: a module's name on a line, then that of a member.
     # Headers such as ``cost`` and ``cnt`` begin like a module, and numbers follow.
     pickled = (
@@ -163,7 +165,7 @@ def _refuse_unreadable(path: Path, first: bytes) -> None:
     )
     if re.match(pickled, first) or path.suffix in (".pkl", ".pickle"):
         raise ValueError(
-            f"{path}: is a pickle file, which can execute arbitrary code when loaded, so it was not opened. Export it "
+            f"{path} is a pickle file, which can execute arbitrary code when loaded, so it was not opened: export it "
             "as JSON or CSV"
         )
     binary = {
@@ -174,7 +176,7 @@ def _refuse_unreadable(path: Path, first: bytes) -> None:
     }
     for magic, name in binary.items():
         if first.startswith(magic):
-            raise ValueError(f"{path}: is {name}, which no reader takes; unpack it or export it as CSV first")
+            raise ValueError(f"{path} is {name}, which no format can be read from: unpack it, or export it as CSV")
 
 
 class GzipReader(io.RawIOBase):
@@ -196,8 +198,8 @@ class GzipReader(io.RawIOBase):
         self._grown += len(data)
         if self._grown > self._limit:
             raise ValueError(
-                f"{self._path}: grows to more than {self._limit} bytes when it is decompressed, over "
-                f"{MAX_GROWTH} times its size; if this is intended, decompress it yourself first"
+                f"{self._path} grows to more than {self._limit} bytes when decompressed, over {MAX_GROWTH} times its "
+                "size; if this is intended, decompress it yourself first"
             )
         buffer[: len(data)] = data
         return len(data)
@@ -224,8 +226,8 @@ def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int
     if bad.any():
         row = int(np.argmax(bad))
         raise ValueError(
-            f"{path}: row {first_row + row}, column {column!r}: must be a time like 2017-10-03 00:08:00 with the zone "
-            f"UTC, an offset like +02:00, or none, got {texts.iloc[row]!r}"
+            f"{path}: column {column!r} must hold times like 2017-10-03 00:08:00 with the zone UTC, an offset like "
+            f"+02:00, or none, but row {first_row + row} holds {texts.iloc[row]!r}"
         )
     seconds = (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(1, "s")
     return np.asarray(seconds, dtype=np.float64)
@@ -275,7 +277,7 @@ def iter_csv_frames(
         raise ValueError(f"{path}: columns {needed} are missing; it has {found}")
     wanted = {name: kind for name, kind in columns.items() if name not in lacking}
     if repeated := sorted({name for name in wanted if found.count(name) > 1}):
-        raise ValueError(f"{path}: the header repeats the columns {repeated}")
+        raise ValueError(f"{path}: columns {repeated} appear more than once; rename all but one")
     convert = arrow_csv.ConvertOptions(
         column_types={name: pa.float64() if kind == NUMBER else pa.string() for name, kind in wanted.items()},
         include_columns=list(wanted),
@@ -299,7 +301,7 @@ def iter_csv_frames(
     except pa.ArrowException as error:
         raise ValueError(f"{path}: {_describe_parser_error(str(error), found)}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: must be UTF-8 text, but {error}") from error
+        raise ValueError(f"{path} must be UTF-8 text, but is not: {error}") from error
 
 
 def read_csv_frame(path: Path, columns: Mapping[str, str], counts: RowCounts, **options: Any) -> pd.DataFrame:
@@ -308,7 +310,7 @@ def read_csv_frame(path: Path, columns: Mapping[str, str], counts: RowCounts, **
 
     blocks = [block for block in iter_csv_frames(path, columns, counts, **options) if len(block)]
     if not blocks:
-        raise ValueError(f"{path}: has no rows")
+        raise ValueError(f"{path} has no rows")
     return pd.concat(blocks, ignore_index=True)
 
 
@@ -316,12 +318,14 @@ def _describe_parser_error(sentence: str, column_names: Sequence[str]) -> str:
     """Translate the parser's error: rows numbered like lines in an editor, columns by their names."""
     named = re.sub(
         r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'",
-        lambda found: f"row {found[2]}, column {column_names[int(found[1])]!r}: must hold a number, got {found[3]!r}",
+        lambda found: (
+            f"column {column_names[int(found[1])]!r} must hold numbers, but row {found[2]} holds {found[3]!r}"
+        ),
         sentence,
         flags=re.DOTALL,
     )
     named = re.sub(
-        r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", r"row \1: must have \2 cells, got \3", named
+        r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", r"row \1 must have \2 cells, got \3", named
     )
     if "straddl" in named or "out of sync" in named:
         named = "a row is longer than 1 MB, or a quotation mark is not closed"
@@ -331,9 +335,9 @@ def _describe_parser_error(sentence: str, column_names: Sequence[str]) -> str:
 def describe_csv_error(error: Exception) -> str:
     """Return what is wrong with a CSV file, from what pandas raised about it."""
     if isinstance(error, UnicodeDecodeError):
-        return "must be UTF-8 text"
+        return "the file must be UTF-8 text"
     if uneven := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
-        return f"row {uneven[2]}: must have {uneven[1]} cells as the header has, got {uneven[3]}"
+        return f"row {uneven[2]} must have {uneven[1]} cells like the header, got {uneven[3]}"
     if "No columns" in str(error):
-        return "has no header and no rows"
-    return f"is no CSV table: a quotation mark may not be closed ({str(error).rpartition(': ')[2]})"
+        return "the file has no header and no rows"
+    return f"the file is not a CSV table: a quotation mark may not be closed ({str(error).rpartition(': ')[2]})"

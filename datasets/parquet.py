@@ -57,17 +57,19 @@ def read(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     frame, metadata = read_frame(path)
     about = json.loads(metadata.get(b"paceline", b"{}"))
     if not isinstance(about, dict):
-        raise ValueError("the file's paceline metadata must be a JSON object")
+        raise ValueError("the file's paceline metadata must be a JSON object: write the trace again")
     version = about.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise ValueError(
-            f"written with trace schema {version}, but this version of paceline reads schema {SCHEMA_VERSION}: install "
-            "a matching version, or import the original data again"
+            f"the file was written with trace schema {version}, but this version of paceline reads schema "
+            f"{SCHEMA_VERSION}: install a matching version, or import the original data again"
         )
     names = about.get("workers", [])
     names_fit = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not isinstance(about.get("meta", {}), dict) or not names_fit:
-        raise ValueError("the file's paceline metadata must hold meta, an object, and workers, a list of names")
+        raise ValueError(
+            "the file's paceline metadata must hold meta, an object, and workers, a list: write the trace again"
+        )
     return frame, about
 
 
@@ -110,14 +112,17 @@ def _open_checked(path: Path) -> Iterator[ParquetFile]:
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             yield file
     except (pa.ArrowException, OSError, MemoryError, KeyError, TypeError, UnicodeDecodeError, OverflowError) as error:
-        raise ValueError(f"not a complete Parquet file (cut off while writing, or another format): {error}") from error
+        raise ValueError(
+            "this is not a complete Parquet file: if it was cut off, write or copy it again; if it has another format, "
+            f"rename it ({error})"
+        ) from error
 
 
 def _check_metadata(path: Path, file: ParquetFile) -> None:
     """Refuse a file that says itself that it is too large."""
     about, max_bytes = file.metadata, max_bytes_of(path)
     if about.num_columns > MAX_COLUMNS:
-        raise ValueError(f"has {about.num_columns} columns; at most {MAX_COLUMNS} are read")
+        raise ValueError(f"the file has {about.num_columns} columns; at most {MAX_COLUMNS} can be read: remove columns")
     nested = [field.name for field in file.schema_arrow if not _is_plain(field.type)]
     if nested:
         raise ValueError(f"columns {nested} must hold plain numbers, texts or times, not lists or other nested types")
@@ -159,4 +164,4 @@ def _is_plain(arrow_type: pa.DataType) -> bool:
 
 def _too_large_message(max_bytes: int) -> str:
     times = f"over {MAX_GROWTH} times its size"
-    return f"grows to more than {max_bytes} bytes in memory, {times}; if that is meant, split it"
+    return f"the file grows to more than {max_bytes} bytes in memory, {times}; if this is intended, split it"

@@ -57,9 +57,9 @@ def read_profiles(path: str | Path) -> pd.DataFrame:
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {describe_csv_error(error)}") from None
     if missing := [name for name in PROFILE_COLUMNS if name not in written]:
-        raise ValueError(f"{path}: columns {missing} are missing, it has {list(written)}")
+        raise ValueError(f"{path}: columns {missing} are missing; it has {list(written)}")
     if written.empty:
-        raise ValueError(f"{path}: holds no measurement")
+        raise ValueError(f"{path} has no rows: measure at least one batch size")
     table = written[[name for name in (*PROFILE_COLUMNS, UNCERTAINTY_COLUMN) if name in written]].copy()
     for name in {"batch", "seconds", "comm_seconds", UNCERTAINTY_COLUMN} & set(table):
         numbers, positive = pd.to_numeric(table[name], errors="coerce").astype(np.float64), name in ("batch", "seconds")
@@ -67,8 +67,8 @@ def read_profiles(path: str | Path) -> pd.DataFrame:
         if (bad := ~right & ((table[name] != "") | (name == "batch"))).any():  # an empty cell is NaN
             row = int(np.argmax(bad))
             raise ValueError(
-                f"{path}, row {row + 2}: {name} must be a number, {'positive' if positive else 'at least 0'}, got "
-                f"{table[name].iloc[row]!r}"
+                f"{path}: {name} must be a number {'above 0' if positive else 'of at least 0'}, but row {row + 2} "
+                f"holds {table[name].iloc[row]!r}"
             )
         table[name] = numbers
     return table
@@ -78,7 +78,7 @@ def save_profile(profile: pd.DataFrame, path: str | Path) -> Path:
     """Write a profile as tidy CSV, whole or not at all, and return its path."""
     missing = [name for name in PROFILE_COLUMNS if name not in profile.columns]
     if missing:
-        raise ValueError(f"profile must have the columns {list(PROFILE_COLUMNS)}, but {missing} are missing")
+        raise ValueError(f"profile must have the columns {list(PROFILE_COLUMNS)}, but lacks {missing}")
     path = Path(path)
     columns = [name for name in (*PROFILE_COLUMNS, UNCERTAINTY_COLUMN) if name in profile.columns]
     with atomic_write(path) as temporary:

@@ -132,7 +132,7 @@ def read_job(format: Format, files: Sequence[Path], **options: Any) -> Iterator[
     except Exception as error:  # of a library below, which does not know the file; pyarrow and pandas raise any kind
         if isinstance(error, ValueError) and any(str(file) in str(error) for file in files):
             raise
-        raise ValueError(f"{files[0]}: is not {format.name} as expected: {error}") from error
+        raise ValueError(f"{files[0]} cannot be read as {format.name}: {error}") from error
 
 
 def detect_format(path: str | Path, options: Mapping[str, object] | None = None) -> Format:
@@ -151,15 +151,17 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
     if not matching and tables.is_table_with(names, options or {}):
         return FORMATS[tables.table_kind(text)]
     if len(matching) > 1:
-        raise ValueError(f"{path}: could be {[one.name for one in matching]}; name the format")
+        raise ValueError(
+            f"{path} matches several formats, {[one.name for one in matching]}: name one of them as format"
+        )
     if not matching and (advice_text := profilers.suggest_logging(text)):
-        raise ValueError(f"{path}: {advice_text}")
+        raise ValueError(f"{path} {advice_text}")
     if not matching:
         what_to_do = (
-            "; name its format, one of those that `paceline data list formats` lists; a plain table has columns "
-            "worker, iteration, samples and seconds, or options such as --with worker=rank that name them"
+            ": name its format, one of those that `paceline data list formats` shows; a plain table must have the "
+            "columns worker, iteration, samples and seconds, or options such as --with worker=rank that name them"
         )
-        raise ValueError(f"{path}: matches no known format{option_advice(names) or what_to_do}")
+        raise ValueError(f"{path} matches no known format{option_advice(names) or what_to_do}")
     return matching[0]
 
 
@@ -175,7 +177,7 @@ def iter_jobs(
     """
     if not path.is_dir():
         if name is not None and name not in FORMATS:
-            raise ValueError(f"there is no format {name!r}; there are {list(FORMATS)}")
+            raise ValueError(f"there is no format {name!r}; choose one of {list(FORMATS)}")
         yield (detect_format(path, options) if name is None else FORMATS[name]), [path]
         return
     jobs: dict[tuple[str, str, str], list[Path]] = {}
@@ -198,8 +200,8 @@ def iter_jobs(
             )
             jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
-        wanted = "a format that is recognized" if name is None else name
-        raise ValueError(f"{path}: holds no file of {wanted}{f': {why}' if why and name is None else ''}")
+        wanted = "a recognized format" if name is None else f"the format {name}"
+        raise ValueError(f"{path} contains no file of {wanted}{f': {why}' if why and name is None else ''}")
     for (chosen_name, _, _), files in jobs.items():
         yield FORMATS[chosen_name], files
 

@@ -318,7 +318,7 @@ def _validate_covariates(values: ArrayLike | None, shape: tuple[int, ...], names
 
 def _validate_distinct(name: str, values: tuple[str, ...], count: int | None = None) -> tuple[str, ...]:
     if count is not None and len(values) != count:
-        raise ValueError(f"{name} must name all {count} workers, got {len(values)} names")
+        raise ValueError(f"{name} must have {count} names, one for each worker, got {len(values)}")
     if len(set(values)) != len(values):
         repeated = sorted({value for value in values if values.count(value) > 1}) if len(values) < 1000 else []
         raise ValueError(f"{name} must not repeat a name, got {repeated or 'repeated names'}")

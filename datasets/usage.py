@@ -63,11 +63,14 @@ def speed_from_usage(
     'speed = 100 samples/s x min(1, max(100 - cpu, 5) / 50)'
     """
     if np.isfinite(trace.speed).any():
-        raise ValueError(f"trace {trace.name!r} has measured speeds, which are not replaced: use it as it is")
+        raise ValueError(f"trace {trace.name!r} already has measured speeds: use it without speed_from_usage()")
     if covariate not in trace.covariate_names or trace.covariates is None:
         raise ValueError(f"trace {trace.name!r} has no covariate {covariate!r}; it has {list(trace.covariate_names)}")
     if not 0 < minimum <= needed <= capacity < np.inf:
-        raise ValueError(f"0 < minimum <= needed <= capacity must hold, got {minimum}, {needed} and {capacity}")
+        raise ValueError(
+            f"minimum, needed and capacity must be finite, above 0 and in ascending order, got {minimum}, {needed} and "
+            f"{capacity}"
+        )
     usage_TW = trace.covariates[:, :, list(trace.covariate_names).index(covariate)]
     speed_TW = 100.0 * np.minimum(1.0, np.maximum(capacity - usage_TW, minimum) / needed)
     model = f"speed = 100 samples/s x min(1, max({capacity:g} - {covariate}, {minimum:g}) / {needed:g})"
@@ -197,13 +200,16 @@ def _split_by_size(path: Path, rows: pd.DataFrame, period: float) -> Iterator[pd
     first, last = rows["time"].min(), rows["time"].max()
     # Beyond what float64 can tell apart, rounding alone would make a panel of millions of empty iterations.
     if np.spacing(max(abs(first), abs(last))) > period / 1000:
-        raise ValueError(f"{path}: a time or its unit is wrong: {max(first, last, key=abs):g} s")
+        raise ValueError(
+            f"{path}: the time {max(first, last, key=abs):g} s is too large for iterations of {period:g} s: check the "
+            "column of times and its unit"
+        )
     length = 1 + (last - first) / period
     # of more than a million iterations, and four per row, a time must be wrong
     if length > max(1_000_000, 4 * len(rows)):
         raise ValueError(
             f"{path}: {len(rows)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
-            f"{period:g} s: a time or its unit is wrong; if they are right, set a longer period"
+            f"{period:g} s: check the times and their unit, or set a longer period"
         )
     # at most 3 million numbers in one trace, unless a single worker has more
     fitting = max(1, int(3_000_000 // (int(length) * len(rows.columns))))

@@ -123,7 +123,7 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
         counts.drop_rows("repeated rows of a worker and time, of which the first counts", repeated.sum())
         table = table[~repeated]
         if table.empty:
-            raise ValueError(f"{path}: has no row with a worker and a time")
+            raise ValueError(f"{path} has no row with a worker and a time: check that it is the file of this format")
         require_dense(len(table), table["time"].nunique(), table["worker"].nunique())
         seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
         bad_TW = seconds_TW.to_numpy() <= 0
@@ -171,9 +171,9 @@ def _rows_google(layout: UsageLayout, path: Path, counts: RowCounts) -> Iterator
             try:
                 one = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}: line {number}: must be one JSON object, but {error}") from error
+                raise ValueError(f"{path}: line {number} must be one JSON object, but is not: {error}") from error
             if not isinstance(one, dict):
-                raise ValueError(f"{path}: line {number}: must be one JSON object, got a {type(one).__name__}")
+                raise ValueError(f"{path}: line {number} must be one JSON object, got a {type(one).__name__}")
             known = one.get("collection_id") is not None and one.get("instance_index") is not None
             workers.append(f"{one['collection_id']}/{one['instance_index']}" if known else None)
             values.append([_look_up(one, name) for name in names])
@@ -216,13 +216,15 @@ def read_azure_noise(paths: Sequence[Path]) -> Iterator[Trace]:
         repeated = table.duplicated(["VM_id", "start"])
         counts.drop_rows("repeated rows of a machine and time, of which the first counts", repeated.sum())
         if not len(table):
-            raise ValueError(f"{path}: has no row with a machine and a positive value")
+            raise ValueError(
+                f"{path} has no row with a machine and a positive value: check that it is the file of this format"
+            )
         table = table[~repeated]
         single = ~table["VM_id"].duplicated(keep=False)
         if single.any():
             machines = table["VM_id"].nunique()
             warnings.warn(
-                f"{path}: {single.sum():,} of {machines:,} machines are left out, as they have a single measurement",
+                f"{path}: {single.sum():,} of {machines:,} machines are left out, as they have only one measurement",
                 stacklevel=2,
             )
             counts.drop_rows("rows of machines with a single measurement", single.sum())
@@ -323,7 +325,9 @@ def _read_operations(path: Path, counts: RowCounts) -> pd.DataFrame:
     counts.drop_rows("operations with a negative or unknown duration", bad.sum())
     used: pd.DataFrame = table[computing & ~bad].dropna()
     if used.empty:
-        raise ValueError(f"{path}: holds no forward or backward computation")
+        raise ValueError(
+            f"{path} has no row of a forward or backward computation: check its columns optype and duration"
+        )
     # steps of a restarted job go on after its first run: summed, they would count twice
     operation = used["rank"].astype(str) + "/" + used["optype"].astype(str) + "/" + used["seq_id"].astype(str)
     step_N = used["step"].to_numpy(dtype=np.float64)

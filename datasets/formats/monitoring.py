@@ -47,7 +47,7 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
         counts.drop_rows("first row, the mean since the machine booted", len(began))
         counts.count_restarts(len(began) - 1)
         if not len(values_ND):
-            raise ValueError(f"{path}: has no row after the mean since boot")
+            raise ValueError(f"{path} has no row besides the first, which is the mean since boot: record for longer")
         none_T = np.full((len(values_ND), 1), np.nan)
         yield Trace(
             samples=none_T,
@@ -81,12 +81,14 @@ def _parse_dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], l
         if within_header:
             # the names of the columns are in one of the first lines
             if not names and line > 10:
-                raise ValueError(f"{path}: has no line of column names (usr, sys, ...) in its first 10")
+                raise ValueError(
+                    f"{path} has no line of column names (usr, sys, ...) among its first 10: export with dstat --output"
+                )
             if {"usr", "sys"} <= set(cells):  # other groups, such as "epoch", may come first
                 found = _dstat_columns(path, groups, cells)
                 if names and found != (names, units):
                     raise ValueError(
-                        f"{path}: row {line}: dstat was restarted with other columns here; split the file at this row"
+                        f"{path}: dstat was restarted with other columns at row {line}; split the file at this row"
                     )
                 names, units = found
                 within_header = False
@@ -173,11 +175,12 @@ def _iter_sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[UsageRows, 
         elif text.strip() and header:
             counts.count_read(1)
             if len(cells) != len(header):
-                raise ValueError(f"{path}: row {line}: must have {len(header)} cells, got {len(cells)}")
+                raise ValueError(f"{path}: row {line} must have {len(header)} cells, got {len(cells)}")
             rows.append((line, cells))
         elif text.strip():
             raise ValueError(
-                f"{path}: row {line}: a header such as '# hostname;interval;timestamp;...' must come first"
+                f"{path}: row {line} comes before any header such as '# hostname;interval;timestamp;...': export "
+                "it with sadf -d"
             )
     if rows:
         yield _parse_sar_part(path, header, rows)
@@ -190,7 +193,7 @@ def _parse_numbers(path: Path, column_names: Sequence[str], numbered_rows: Seque
     import pandas as pd
 
     if wrong := [(line, len(cells)) for line, cells in numbered_rows if len(cells) != len(column_names)]:
-        raise ValueError(f"{path}: row {wrong[0][0]}: must have {len(column_names)} cells, got {wrong[0][1]}")
+        raise ValueError(f"{path}: row {wrong[0][0]} must have {len(column_names)} cells, got {wrong[0][1]}")
     table = pd.DataFrame(
         [cells for _, cells in numbered_rows],
         [line for line, _ in numbered_rows],
@@ -239,7 +242,7 @@ def read_nvidia_smi(paths: Sequence[Path], *, period: float | None = None) -> It
         rows = rows.assign(worker=found_W, start=times, samples=np.nan, seconds=np.nan)
         rows.index = rows.index + 2  # as an editor counts rows, from the header
         if rows.empty:
-            raise ValueError(f"{path}: has no row")
+            raise ValueError(f"{path} has no rows")
         between = rows.sort_values("start").groupby("worker")["start"].diff()
         usual = float(between[between > 0].median())
         arrangement = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
@@ -283,15 +286,15 @@ def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     data = answer.get("data", answer) if isinstance(answer, dict) else {}
     if not isinstance(data, dict) or data.get("resultType") != "matrix" or not data.get("result"):
         raise ValueError(
-            f"{path}: must be the answer to a range query (resultType matrix), which api/v1/query_range gives, with "
-            "at least one series"
+            f"{path} must be the answer to a range query (resultType matrix) with at least one series, as "
+            "/api/v1/query_range returns it"
         )
     try:
         labels = pd.DataFrame([dict(one["metric"]) for one in data["result"]]).fillna("").astype(str)
         # a number is text in the answer: "NaN" and "+Inf" are some
         points = [pd.DataFrame(one["values"], columns=["start", "value"]).astype(float) for one in data["result"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: series must hold a metric, and values that are pairs of time and number") from error
+        raise ValueError(f"{path}: each series must have a metric, and values of [time, number] pairs") from error
     labels = labels.loc[:, labels.nunique() > 1]
     # its value of the one label in which series differ, or all of these with their labels
     names = [
@@ -301,7 +304,9 @@ def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
         for row in labels.to_numpy()
     ]
     if len(set(names)) < len(names):
-        raise ValueError(f"{path}: series must differ in their labels, got {names!r:.200}")
+        raise ValueError(
+            f"{path}: series must differ in their labels, got {names!r:.200}: keep the worker's label in the query"
+        )
     table = pd.concat([one.assign(worker=name) for name, one in zip(names, points, strict=True)], ignore_index=True)
     if not len(table):
         raise ValueError(f"{path}: has no rows")

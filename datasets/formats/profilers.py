@@ -84,7 +84,7 @@ def _iter_blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterat
     if block:
         yield block
     elif block is None:
-        raise ValueError(f"{path}: has no times across ranks: log with --timing-log-option all")
+        raise ValueError(f"{path} has no times across ranks: log with --timing-log-option all")
 
 
 # --- Steps of each rank in what torch.profiler exports, without the time for which only collectives ran.
@@ -103,7 +103,7 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
         ranks[rank] = steps
     folder = paths[0].parent
     if len(ranks) == 1:
-        raise ValueError(f"{paths[0]}: is the profile of one rank; name the folder that holds those of all ranks")
+        raise ValueError(f"{paths[0]} is the profile of one rank: pass the folder with the profiles of all ranks")
     numbers = sorted(set.union(*(set(steps) for steps in ranks.values())))
     seconds_TW = np.array([[ranks[rank].get(step, np.nan) for rank in sorted(ranks)] for step in numbers])
     yield Trace(
@@ -125,7 +125,9 @@ def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     export = read_json(path, 1 << 30, "profile fewer steps")
     events = export.get("traceEvents") if isinstance(export, Mapping) else None
     if not isinstance(events, list):
-        raise ValueError(f"{path}: must hold a list of traceEvents")
+        raise ValueError(
+            f"{path} must hold a list of traceEvents: export it with export_chrome_trace of torch.profiler"
+        )
     spans = [one for one in events if _is_span(one)]
     counts.count_read(len(spans))
     # the device has spans of the same name
@@ -137,15 +139,17 @@ def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     if not steps or not len(collective):
         missing = "ProfilerStep (call profiler.step())" if not steps else "kernel of NCCL or RCCL"
         raise ValueError(
-            f"{path}: has no {missing}, so the time that a rank spends waiting for others is unknown; "
-            "collectives on CPUs leave no span: record such a job with paceline.recording"
+            f"{path} has no {missing}, so how long the rank waits for others is unknown; a profile of collectives "
+            "on CPUs never shows it: record such a job with paceline record"
         )
     about = export.get("distributedInfo")
     rank = about.get("rank") if isinstance(about, Mapping) else None
     if not isinstance(rank, int):
         named = re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)
         if named is None:
-            raise ValueError(f"{path}: does not name its rank: rename the files to rank0.json, rank1.json, ...")
+            raise ValueError(
+                f"the name of {path} must contain its rank: rename the files to rank0.json, rank1.json, ..."
+            )
         rank = int(named[1])
     return rank, {
         number: 1e-6 * (one["dur"] - exclusive_seconds(collective, computing, one["ts"], one["ts"] + one["dur"]))
@@ -230,9 +234,13 @@ def _iter_reports(path: Path, counts: RowCounts) -> Iterator[dict[int, float]]:
                 for rank, score in re.findall(r"[\"']?(\d+)[\"']?: ?([0-9.eE+-]+|nan|NaN)", report[1])
             }
         except ValueError as error:
-            raise ValueError(f"{path}, line {line}: a score must be a number: {error}") from None
+            raise ValueError(f"{path}: line {line} has a score that is not a number: {error}") from None
     if not found:
-        raise ValueError(f"{path}: has no line of GPUs' relative performance")
+        raise ValueError(
+            f"{path} has no relative scores of GPUs, which the straggler detection of nvidia-resiliency-ext writes as "
+            "'GPUs relative perf: {0: 0.96, ...}' or as JSON lines with relative_scores: log them, or name another "
+            "format"
+        )
 
 
 # --- Logs that people have and that do not say how fast each rank is: what to log instead.
@@ -247,17 +255,17 @@ def suggest_logging(log_text: str) -> str:
             f"is a log of DeepSpeed, whose samples per second are those of the whole job; {record}"
         ),
         r'"log_history"|"current_steps": *\d+, *"total_steps"': (
-            f"is the log of a trainer, which one process writes, without the times of each rank; {record}"
+            f"is the log of one process of a trainer, without the times of each rank; {record}"
         ),
         r"\bstep: *\d+ .*\btps: *[\d,]+": (
             "is a log of torchtitan, whose ranks all show the same tps, as each waits for the slowest: profile some "
-            "steps (its option to enable profiling) and name the folder of the exported traces"
+            "steps (its option to enable profiling) and pass the folder of the exported traces"
         ),
         r"(?:\bmax|\(min, max\)) time across ranks \(ms\):": (
-            f"is a log of Megatron-LM with the times of no single rank: {options}"
+            f"is a log of Megatron-LM without the times of single ranks: {options}"
         ),
         r"MnRtt/Rnk: ": (
-            f"is the straggler log of Megatron-LM, which names the fastest and the slowest rank alone: {options}"
+            f"is the straggler log of Megatron-LM, which names only the fastest and the slowest rank: {options}"
         ),
     }
     return next((sentence for pattern, sentence in known.items() if re.search(pattern, log_text)), "")

@@ -92,7 +92,7 @@ def read_csv(
             )
             table = _read_table(path, counts)
         if guess:
-            log.warning("%s: is read as %s", path, format_options(guess))
+            log.warning("%s is read with options guessed from its columns: %s", path, format_options(guess))
         meta = {"read_as": format_options(guess)} if guess else {}
         found.append(_map_table(path, table, arrangement, counts, meta))
     if are_ranks([one.workers for one in found]):
@@ -143,9 +143,9 @@ def _make_trace(mapped: MappedTable) -> Trace:
     with _name_file_in_errors(mapped.path):
         rows, beside, stored = _merge_restarted_runs(mapped.tidy_rows, mapped.counts), meta_path(mapped.path), {}
         if beside.is_file():
-            stored = read_json(beside, 1 << 20, "it is not what paceline wrote")
+            stored = read_json(beside, 1 << 20, "it was not written by paceline: remove it, or write the trace again")
             if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
-                raise ValueError(f"{beside}: must hold a JSON object of texts")
+                raise ValueError(f"{beside} must hold a JSON object of texts: remove it, or write the trace again")
         meta = {**mapped.meta, **mapped.counts.to_meta(), **stored}
         if altered := mapped.counts.summary():
             log.warning("%s: %s", mapped.path, altered)
@@ -165,8 +165,8 @@ def require_values(path: Path, values: str | None) -> None:
     """Raise an error unless the user named what the values of a file are."""
     if values is None:
         raise ValueError(
-            f"{path}: does not describe its values: pass values=seconds (and unit=ms, if so), values=rate or "
-            "values=usage"
+            f"{path} does not say what its values are: pass values=seconds (and unit=ms if they are in ms), "
+            "values=rate or values=usage"
         )
 
 
@@ -176,7 +176,7 @@ def _name_file_in_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
 
 # --- What kind of table a file holds, and what its columns mean.
@@ -261,7 +261,9 @@ def _read_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     header = parse_header(first, delimiter)
     # a first line without end is not a header, and each column costs a millisecond
     if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD_BYTES and not {"\n", "\r"} & set(first)):
-        raise ValueError(f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, are read")
+        raise ValueError(
+            f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, can be read: remove some"
+        )
     if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
         raise ValueError(f"columns {twice} appear more than once; rename all but one")
     # A decimal comma stands only where commas separate nothing else.
@@ -289,22 +291,24 @@ def _read_json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     if _is_json_lines(read_head(path)):
         found: Any = list(_iter_json_lines(path, counts))
     else:  # is read into memory at once
-        found = read_json(path, 1 << 29, "write one object a line instead, or CSV")
+        found = read_json(path, 1 << 29, "write one object per line instead, or CSV")
     if isinstance(found, list) and all(isinstance(row, dict) for row in found):
         names = {name for row in found for name in row}
     elif isinstance(found, dict) and _is_json_columns(found):
         names = set(found)
     else:
-        raise ValueError("must hold lines of objects, a list of objects, or an object of lists, one per column")
+        raise ValueError(
+            "the file must hold one JSON object per line, a list of objects, or an object with a list for each column"
+        )
     if len(names) > MAX_COLUMNS:
-        raise ValueError(f"has {len(names)} columns; at most {MAX_COLUMNS} are read")
+        raise ValueError(f"the file has {len(names)} columns; at most {MAX_COLUMNS} can be read: remove columns")
     if isinstance(found, list):
         table = pd.DataFrame([{name: _json_cell(value) for name, value in row.items()} for row in found])
     else:
         table = pd.DataFrame({name: list(map(_json_cell, column)) for name, column in found.items()})
     counts.count_read(len(table))
     if not len(table):
-        raise ValueError("has no rows")
+        raise ValueError("the file has no rows")
     return table
 
 

@@ -97,7 +97,7 @@ def _read_records(path: Path, counts: RowCounts) -> list[LogRecord]:
             records.append(record)
     if not records:
         raise ValueError(
-            f"{path}: has no line such as 'Epoch: [0][ 10/100] Time 0.123', which the format pytorch_log reads; "
+            f"{path} has no line such as 'Epoch: [0][ 10/100] Time 0.123', which the format pytorch_log reads; "
             "name another format"
         )
     return records
@@ -134,8 +134,8 @@ def read_wandb(
             times = [name for name in logged if duration_unit(name.rpartition("/")[2]) is not None]
             likely = f"; likely ones are {times[:5]}" if times else ""
             warnings.warn(
-                f"{path}: every speed is NaN, as no column of step times is named: pass seconds=COLUMN, and unit=ms "
-                f"if it is in ms{likely}",
+                f"{path}: every speed is NaN, because seconds= does not name the column of step times: pass "
+                f"seconds=COLUMN, and unit=ms if it is in ms{likely}",
                 stacklevel=2,
             )
             none_T = np.full(len(table), np.nan)
@@ -261,8 +261,8 @@ def read_hivemind_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
         peers = {found[1]: name for name in parse_header(read_head(path)) if (found := PEER_PATTERN.fullmatch(name))}
         if not peers:
             raise ValueError(
-                f"{path}: is no log of hivemind's monitor, as it has no column 04_peers/peer_<k>_samples_per_second: "
-                "pass another format"
+                f"{path} is not a log of hivemind's monitor, as it has no column 04_peers/peer_<k>_samples_per_second: "
+                "name another format"
             )
         table = read_csv_frame(path, dict.fromkeys((TIME_COLUMN, *peers.values()), NUMBER), counts)
         table = _drop_untimed(table, counts).groupby(TIME_COLUMN, as_index=False).last()
@@ -301,7 +301,7 @@ def _read_worker(path: Path, counts: RowCounts) -> pd.DataFrame:
     rows = _drop_untimed(rows, counts)
     steps = rows[list(needed)].assign(**{STEP_COLUMN: rows[STEP_COLUMN].bfill()}).dropna(subset=[STEP_COLUMN])
     if steps.empty:
-        raise ValueError(f"{path}: column {STEP_COLUMN!r} counts no step")
+        raise ValueError(f"{path}: column {STEP_COLUMN!r} has no step in any row: log at least one step")
     run_T = number_runs(steps[STEP_COLUMN].to_numpy())
     counts.count_restarts(run_T[-1])
     steps = steps.assign(iteration=continue_steps(steps[STEP_COLUMN].to_numpy(), run_T), run=run_T)
@@ -376,7 +376,7 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
             counts.count_changed("rows of the same clock reading were put together", (~last_T).sum())
             wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
             if len(wall_T) < 2:
-                raise ValueError(f"{path}: needs two rows at different times for a rate")
+                raise ValueError(f"{path} must have two rows at different times to compute a rate")
             bad_T = ~(steps_T >= 0)
             counts.drop_cells("differences of steps that went backwards or are unknown", bad_T.sum())
             start_T, steps_T = wall_T[:-1], np.where(bad_T, np.nan, steps_T)
@@ -430,7 +430,7 @@ def _sort_by_time(path: Path, time_T: Array, counts: RowCounts, *, drops_repeats
         counts.drop_rows("repeated rows of a time, of which the first counts", (~first_T).sum())
         order_T = order_T[first_T]
     if not len(order_T):
-        raise ValueError(f"{path}: has no row with a time")
+        raise ValueError(f"{path} has no row with a time")
     return order_T
 
 

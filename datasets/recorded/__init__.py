@@ -34,7 +34,7 @@ def load(name: str) -> Trace:
     """
     path = RECORDED_FOLDER / f"{name}.parquet"
     if not path.is_file():
-        raise ValueError(f"there is no recorded trace {name!r}; there are {names()}")
+        raise ValueError(f"there is no recorded trace {name!r}; choose one of {names()}")
     return Trace.load(path)
 
 

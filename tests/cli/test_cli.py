@@ -85,7 +85,7 @@ def test_mistakes_end_in_one_sentence(capsys, monkeypatch, tmp_path, trace):
         (["evaluate", "ewma:smoothing=2", "-t", trace], "smoothing must lie in (0, 1], got 2"),
         (["evaluate", "ewma:smooth=1", "-t", trace], "EWMA has no argument ['smooth']"),
         (["evaluate", "ewma:__import__('os')", "-t", trace], "must be arguments like"),
-        (["data", "info", str(broken)], "broken.parquet: not a complete Parquet file"),
+        (["data", "info", str(broken)], "broken.parquet: this is not a complete Parquet file"),
         (["data", "info", "nothing-like-it"], "neither a recorded trace nor a .parquet or .csv file"),
         (["data", "load", trace, "-o", str(tmp_path / "no" / "x.csv")], "does not exist"),
         (["record", "no-such-job"], "'no-such-job' is not a command on the PATH"),

@@ -25,7 +25,7 @@ def test_wandb_steps_take_earlier_covariates(made):
 
 def test_wandb_without_seconds_is_usage(made):
     text = "_step,_runtime,_timestamp,system.cpu,system.gpu.0.gpu\n0,0,100,10,\n1,1,101,20,5\n"
-    with pytest.warns(UserWarning, match="every speed is NaN, as no column of step times is named: pass seconds="):
+    with pytest.warns(UserWarning, match="every speed is NaN, because .*: pass seconds="):
         trace = only(made("run.csv", text))
     assert np.isnan(trace.speed).all()
     np.testing.assert_array_equal(trace.covariates[:, 0], [[10, NAN], [20, 5]])
@@ -68,7 +68,7 @@ def test_azure_single_measurements_left_out(made):
     rows = "".join(f"{k + 1},1,2023-09-02 05:13:{k:02},{k}\n" for k in range(40))
     rows += "9,1,2023-09-03 05:00:00,7\n"
     path = made("db__Test__eastus__B8ms__TPS.csv", "value,runtime,starttime,VM_id\n" + rows)
-    with pytest.warns(UserWarning, match=r"39 of 40 machines are left out, as they have a single measurement"):
+    with pytest.warns(UserWarning, match=r"39 of 40 machines are left out"):
         trace = only(path)
     assert trace.workers == ("vm 7",)
     assert trace.meta["rows_dropped"] == "39"
@@ -174,7 +174,7 @@ def test_wandb_chart_has_a_run_per_third_column(made):
         '"0","0.5","0.5","0.5","0.25","0.25","0.25"\n"50","0.25","0.2","0.3","","",""\n'
     )
     path = made("wandb_export_2026-01-01T00_00_00.000+00_00.csv", text)
-    with pytest.raises(ValueError, match=r"does not describe its values: pass values=seconds"):
+    with pytest.raises(ValueError, match="pass values=seconds"):
         only(path)
     trace = only(path, values="seconds", samples=4)
     assert trace.meta["format"] == "wandb_chart"

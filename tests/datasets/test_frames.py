@@ -40,7 +40,11 @@ def test_a_missing_time_is_no_report():
 @pytest.mark.parametrize(
     ("column", "values", "sentence"),
     [
-        ("seconds", pd.to_datetime(["2024-01-01", "2024-01-02"]), "'seconds' must not hold dates"),
+        (
+            "seconds",
+            pd.to_datetime(["2024-01-01", "2024-01-02"]),
+            "'seconds' must hold numbers or durations, got dates",
+        ),
         ("samples", pd.to_timedelta(["1s", "2s"]), "'samples' must not hold durations"),
         ("start", pd.to_timedelta(["1s", "2s"]), "'start' must not hold durations"),
         ("start", [1_700_000_000, 1_700_000_000_000_000_000], r"row 1 holds .*after the year 2100; name its unit"),
@@ -72,7 +76,7 @@ def test_columns_and_units_are_mapped():
     [
         ({"columns": {"speed": "x"}}, r"\['speed'\] are not columns of a trace; those that can be mapped"),
         ({"columns": {"start": "x"}}, r"columns \['x'\] are missing"),
-        ({"columns": {"seconds": "samples"}}, r"columns \['seconds'\] are there already"),
+        ({"columns": {"seconds": "samples"}}, r"columns \['seconds'\] exist already"),
         ({"unit": "fortnights"}, "unit must be one of"),
     ],
 )

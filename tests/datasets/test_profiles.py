@@ -16,12 +16,18 @@ COLUMNS = ("source", "device", "model", "batch", "seconds", "comm_seconds", "hel
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", r"a\.csv: has no header and no rows"),
-        (f"{','.join(COLUMNS)}\n", r"a\.csv: holds no measurement"),
+        ("", r"a\.csv: the file has no header and no rows"),
+        (f"{','.join(COLUMNS)}\n", r"a\.csv has no rows"),
         ("source,device,model,batch\nmine,t4,net,8\n", r"columns \['seconds', 'comm_seconds', 'held'\] are missing"),
-        (f"{','.join(COLUMNS)}\nmine,t4,net,8,1,,\nmine,t4,net,,1,,\n", r"a\.csv, row 3: batch must be a number"),
-        (f"{','.join(COLUMNS)}\nmine,t4,net,8,-1,,\n", r"row 2: seconds must be a number, positive, got '-1'"),
-        (f"{','.join(COLUMNS)}\nmine,t4,net,8,1,-1,\n", r"row 2: comm_seconds must be a number, at least 0, got '-1'"),
+        (
+            f"{','.join(COLUMNS)}\nmine,t4,net,8,1,,\nmine,t4,net,,1,,\n",
+            r"a\.csv: batch must be a number above 0, but row 3 holds",
+        ),
+        (f"{','.join(COLUMNS)}\nmine,t4,net,8,-1,,\n", r"seconds must be a number above 0, but row 2 holds '-1'"),
+        (
+            f"{','.join(COLUMNS)}\nmine,t4,net,8,1,-1,\n",
+            r"comm_seconds must be a number of at least 0, but row 2 holds '-1'",
+        ),
     ],
 )
 def test_profile_error_names_file_and_row(tmp_path, text, sentence):

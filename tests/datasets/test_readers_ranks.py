@@ -62,12 +62,12 @@ def test_megatron_timers_missing_say_how_to_log(tmp_path):
         ),
         (
             "(min, max) time across ranks (ms):\n    forward-backward ....: (100.00, 101.00)\n",
-            "times of no single rank",
+            "without the times of single ranks",
         ),
         ("[INFO] epoch=0/micro_step=10, RunningAvgSamplesPerSec=173.4, CurrSamplesPerSec=171.9\n", "DeepSpeed"),
         ('{"current_steps": 1, "total_steps": 51, "loss": 0.6, "elapsed_time": "0:01:03"}\n', "one process"),
         ('{"epoch": 1.0, "global_step": 5, "log_history": [{"loss": 1, "step": 5}]}\n', "one process"),
-        ("0: INFO: | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 |\n", "the fastest and the slowest rank alone"),
+        ("0: INFO: | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 |\n", "only the fastest and the slowest rank"),
     ],
 )
 def test_logs_without_ranks_say_what_to_log(tmp_path, log, sentence):
@@ -119,7 +119,7 @@ def test_the_rank_may_stand_in_the_files_name(tmp_path):
 def test_profiles_that_do_not_tell_are_refused(tmp_path):
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps(export(0, 40)))
-    with pytest.raises(ValueError, match="is the profile of one rank; name the folder"):
+    with pytest.raises(ValueError, match="is the profile of one rank: pass the folder"):
         read_traces(path)
     for kind, missing in (("ampere", "ProfilerStep"), ("Profiler", "kernel of NCCL or RCCL")):
         made = export(0, 40)

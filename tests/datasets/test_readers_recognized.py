@@ -12,47 +12,51 @@ from paceline.datasets import read_traces
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,x,1,,,1,1,1\n", "row 2, column 'cpu_util_percent'.*'x'"),
-        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,1,1,,\n", "row 2: must have 9 cells, got 6"),
-        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,9e15,1,1,,,1,1,1\n", "a time or its unit is wrong"),
+        (
+            "machine_usage.csv",
+            "m,0,1,1,,,1,1,1\nm,10,x,1,,,1,1,1\n",
+            "column 'cpu_util_percent' must hold numbers, but row 2 holds 'x'",
+        ),
+        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,1,1,,\n", "row 2 must have 9 cells, got 6"),
+        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,9e15,1,1,,,1,1,1\n", "is too large for iterations of"),
         ("machine_usage.csv", ",0,1,1,,,1,1,1\n", "no row with a worker and a time is left"),
-        ("machine_usage.csv", "", "the file is empty"),
+        ("machine_usage.csv", "", "is empty"),
         ("job.csv", "worker,gpu,time,batch_time_norm\n", "has no rows"),
         (
             "smi.csv",
             "timestamp, index, power.draw [W]\n2014/02/14 14:30:00.000, 0, 5 W\nyesterday, 0, 5 W\n",
-            "row 3, column 'timestamp'.*'yesterday'",
+            "column 'timestamp' must hold times .* row 3 holds 'yesterday'",
         ),
         (
             "smi.csv",
             "timestamp, index, power.draw [W]\n2014-02-14 14:30:00 CEST, 0, 5 W\n",
-            "row 2, column 'timestamp'",
+            "column 'timestamp' must hold times .* row 2 holds",
         ),
-        ("usage.json", '{"collection_id": "1", "average_usage": {}}\n{"a": \n', "line 2: must be one JSON object"),
+        ("usage.json", '{"collection_id": "1", "average_usage": {}}\n{"a": \n', "line 2 must be one JSON object"),
         (
             "usage.json",
             '{"collection_id": 1, "average_usage": {"cpus": "much"}}\n',
             "'average_usage.cpus' must hold numbers, but row 1",
         ),
-        ("sar.csv", "# hostname;interval;timestamp;%user\nh;60;2020-01-01 00:00:00 UTC\n", "row 2: must have 4 cells"),
+        ("sar.csv", "# hostname;interval;timestamp;%user\nh;60;2020-01-01 00:00:00 UTC\n", "row 2 must have 4 cells"),
         ("dstat.csv", DSTAT + DSTAT_ROW.format("a"), "'cpu_usr' must hold numbers, but row 8 holds 'a'"),
         ("dstat.csv", DSTAT, "has no rows"),
-        ("dstat.csv", DSTAT + DSTAT_ROW.format(1), "has no row after the mean since boot"),
+        ("dstat.csv", DSTAT + DSTAT_ROW.format(1), "has no row besides the first"),
         ("sar.csv", "# hostname;interval;timestamp;%user\n", "has no rows"),
         (
             "usage.json",
             '{"collection_id": 1, "average_usage": {}}\n[1]\n',
-            "line 2: must be one .* got a list",
+            "line 2 must be one .* got a list",
         ),
         ("job_1.csv", ",worker,gpu,time,batch_time_norm\n0,,25,1,500\n", "has no row with a worker and a time"),
         ("range.json", '{"resultType": "vector", "result": [{"metric": {}, "values": []}]}', "values=seconds"),
-        ("log.txt", "Rank 0 GPUs relative perf: {0: 1e}\n", "a score must be a number"),
+        ("log.txt", "Rank 0 GPUs relative perf: {0: 1e}\n", "line 1 has a score that is not a number"),
         ("model.pkl", b"\x80\x04\x95\x00", "is a pickle file, .* it was not opened"),
         ("usage.csv", b"\x80\x03}q\x00", "is a pickle"),
         ("x.csv", b"PK\x03\x04abc", "is a zip archive"),
         ("x.gz", gzip.compress(b"m,0,1\n" * 1000, mtime=0)[:-20], "truncated or damaged"),
         ("job.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "is a Git LFS pointer"),
-        ("notes.txt", "nothing known\n", "matches no known format; name its format, one of those .* --with worker="),
+        ("notes.txt", "nothing known\n", "matches no known format: name its format, one of those .* --with worker="),
     ],
 )
 def test_errors_say_what_where_and_what_to_do(made, name, content, sentence):
@@ -80,7 +84,7 @@ def test_folder_gives_traces_of_named_format(made, tmp_path):
     made("README.md", "text")
     assert len(read_traces(tmp_path)) == 2
     assert [trace.meta["format"] for trace in read_traces(tmp_path, "pai_minibatch")] == ["pai_minibatch"]
-    with pytest.raises(ValueError, match="holds no file of sar"):
+    with pytest.raises(ValueError, match="contains no file of the format sar"):
         read_traces(tmp_path, "sar")
 
 

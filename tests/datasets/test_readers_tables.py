@@ -155,11 +155,14 @@ def test_rates_that_are_none_are_counted(made):
     ("options", "sentence"),
     [
         ({"values": "speeds"}, "values must be one of .*got 'speeds'"),
-        ({"workers": ["a"], "seconds": "s", "iteration": "k"}, "set values= to what they hold"),
-        ({"rate": "s", "seconds": "s", "iteration": "k"}, "name one of them"),
+        ({"workers": ["a"], "seconds": "s", "iteration": "k"}, "set values= to what they contain"),
+        ({"rate": "s", "seconds": "s", "iteration": "k"}, "pass only one of these"),
         ({"seconds": "s", "samples": 1, "iteration": "k", "period": 0}, "period must be a positive number"),
-        ({"seconds": "s", "samples": 1, "period": 5}, "needs a column of times, start=..."),
-        ({"values": "seconds", "samples": 1, "workers": ["q"]}, "there must be a column for each worker, but .*'q'"),
+        ({"seconds": "s", "samples": 1, "period": 5}, "period= .*: pass start="),
+        (
+            {"values": "seconds", "samples": 1, "workers": ["q"]},
+            "must have a column of numbers for each worker, but lacks .*'q'",
+        ),
         ({"seconds": "s", "iteration": "k"}, r"\['samples'\] are missing"),
     ],
 )
@@ -177,7 +180,7 @@ def test_options_that_say_nothing_are_refused(made, options, sentence):
     ],
 )
 def test_another_answer_of_prometheus_is_refused(made, answer):
-    with pytest.raises(ValueError, match=r"range\.json: (must be|a value|series must)"):
+    with pytest.raises(ValueError, match=r"range\.json(: each series must have|: series must differ| must be)"):
         only(made("range.json", answer), "prometheus", values="rate")
 
 
@@ -197,7 +200,9 @@ def test_mixed_offsets_read_wrong_one_named(made):
     head = "worker,iteration,samples,seconds,start\n"
     rows = "a,0,8,1,1970-01-01T01:00:00+0100\na,1,8,1,1970-01-01 00:00:05 UTC\na,2,8,1,1969-12-31T16:00:10.5-08\n"
     assert only(made("a.csv", head + rows)).start[:, 0].tolist() == [0, 5, 10.5]
-    with pytest.raises(ValueError, match=r"an offset like \+02:00, or none, got '1970-01-01T01:00:00\+1:00'"):
+    with pytest.raises(
+        ValueError, match=r"an offset like \+02:00, or none, but row \d+ holds '1970-01-01T01:00:00\+1:00'"
+    ):
         only(made("b.csv", head + "a,0,8,1,1970-01-01T01:00:00+1:00\n"))
 
 

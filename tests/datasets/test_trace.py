@@ -89,7 +89,7 @@ def test_covariates_named_missing_are_nan():
         ({"samples": [[1.0]]}, r"samples must have the shape of seconds \(1, 2\), got \(1, 1\)"),
         ({"seconds": [1.0, 2.0]}, r"seconds must have the shape \[iterations, workers\]"),
         ({"seconds": np.ones((0, 2))}, "at least one iteration"),
-        ({"workers": ["a"]}, "workers must name all 2 workers, got 1"),
+        ({"workers": ["a"]}, "workers must have 2 names, .* got 1"),
         ({"workers": ["a", "a"]}, r"workers must not repeat a name, got \['a'\]"),
         ({"covariate_names": ["cpu"]}, "covariates and covariate_names go together"),
         ({"covariates": np.ones((1, 2, 2)), "covariate_names": ["cpu"]}, "covariates must have the shape"),
@@ -131,7 +131,7 @@ def test_a_file_cut_off_in_the_middle_is_named(tmp_path):
     for share in (0.0, 0.3, 0.99):
         cut = tmp_path / "cut.parquet"
         cut.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-        with pytest.raises(ValueError, match=r"cut\.parquet: not a complete Parquet file"):
+        with pytest.raises(ValueError, match=r"cut\.parquet: this is not a complete Parquet file"):
             Trace.load(cut)
 
 

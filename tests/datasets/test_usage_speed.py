@@ -44,7 +44,7 @@ def test_speed_is_share_left_by_others():
     [{"minimum": 51}, {"capacity": 49}, {"capacity": np.inf}, {"minimum": -1}, {"minimum": 0}, {"needed": NAN}],
 )
 def test_every_number_has_its_range(wrong):
-    with pytest.raises(ValueError, match="must hold, got"):
+    with pytest.raises(ValueError, match=r"minimum, needed and capacity must be .* in ascending order"):
         speed_from_usage(usage([[50.0]]), "cpu", **wrong)
     with pytest.raises(ValueError, match="has no covariate 'cpu'; it has "):
         speed_from_usage(Trace([[NAN]], [[NAN]]), "cpu")
