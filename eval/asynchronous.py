@@ -307,7 +307,10 @@ class _RunningRace:
                 if self.server.sampler.applied >= self.budget or self._has_reached_target():
                     break
             else:
-                raise RuntimeError(f"deadlock under {self.server.scheme.name}: every worker waits for another one")
+                raise RuntimeError(
+                    f"deadlock under {self.server.scheme.name}: every worker waits for another one; the scheme's gate "
+                    "must always let one of them continue"
+                )
         if self.server.sampler.applied < self.budget and not self._has_reached_target():
             self.curve.append((self.events.now, 0.0))
         end = self.events.now

@@ -34,8 +34,8 @@ def require_trace(trace: object) -> None:
     """Raise an error unless this is a trace in memory."""
     if not isinstance(trace, Trace):
         raise TypeError(
-            f"a recorded job must be a Trace, got an object of {type(trace).__name__}: "
-            "paceline.datasets.read_traces reads a file, and Trace.from_frame makes one of a frame"
+            f"a recorded job must be a Trace, got an object of {type(trace).__name__}: read a file with "
+            "paceline.datasets.read_traces, or convert a frame with Trace.from_frame"
         )
 
 

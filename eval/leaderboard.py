@@ -130,7 +130,7 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
     predictors = {BASELINE_NAME: LastValue(), **predictors}
     if not isinstance(predictors[BASELINE_NAME], LastValue):
         raise ValueError(
-            f"the name {BASELINE_NAME!r} belongs to the baseline, got {predictors[BASELINE_NAME]!r}: rename it"
+            f"the name {BASELINE_NAME!r} is reserved for the baseline, got {predictors[BASELINE_NAME]!r}: rename it"
         )
     scored = traces_by_name(traces)
     board: list[dict[str, object]] = []

@@ -195,8 +195,8 @@ def simulate(
     _require_reports(trace, complete_T)
     if curves is None and holds_wall_times(trace):
         raise ValueError(
-            "all workers have the same time in every iteration: these are wall times, which hold the waiting for each "
-            "other, and do not show who is slow; record busy time: paceline record -- "
+            "all workers have the same time in every iteration: these are wall times, which include waiting for each "
+            "other and do not show who is slow; record busy time: paceline record -- "
             + trace.meta.get("command", "torchrun --nproc-per-node 2 train.py")
         )
     of_step = trace.meta.get("global_batch", "")
@@ -276,7 +276,7 @@ def percent(share: float) -> str:
 
 def _require_reports(trace: Trace, complete_T: Mask) -> None:
     """Refuse a trace that does not tell what balancing would gain."""
-    prefix = "what balancing would gain is not known: "
+    prefix = "what balancing would gain cannot be estimated: "
     if not np.isfinite(trace.speed).any():
         raise ValueError(f"{prefix}the trace holds no measured speed: record samples and seconds of each worker")
     workers = len(trace.workers)
@@ -286,14 +286,14 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
     if workers > 20_000:
         raise ValueError(
             f"simulate replays at most 20,000 workers, and the job has {workers:,}: "
-            "trace.select(workers=...) keeps some"
+            "select some with trace.select(workers=...)"
         )
     if not complete_T.any():
         missing_W = np.isnan(trace.speed).sum(axis=0)
         w = int(np.argmax(missing_W))
         raise ValueError(
-            f"{prefix}all workers must report a speed in the same iteration, and never do; "
-            f"{_worker_label(trace.workers[w])} is missing in {missing_W[w]} of {len(trace)}"
+            f"{prefix}all workers must report a speed in the same iteration, and never do; leave out workers that "
+            f"rarely report ({_worker_label(trace.workers[w])} is missing in {missing_W[w]} of {len(trace)} iterations)"
         )
 
 

@@ -173,7 +173,10 @@ def fit(
         )
         fit_with(fitted, source, fit_options)
         if device != "cpu" and "training" not in stages:
-            warnings.warn("device has no effect, as only networks are trained on it: leave it out", stacklevel=2)
+            warnings.warn(
+                f"device={device!r} has no effect, because only networks are trained on a device: leave it out",
+                stacklevel=2,
+            )
         if unknown := [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(summary.workers)):
             warnings.warn(
                 f"hold_out names workers {unknown[:5]}, which are in none of the traces: check their spelling",
@@ -191,16 +194,20 @@ def fit(
 def _start_from(fitted: Predictor, start: Predictor) -> None:
     """Load the state of an earlier predictor."""
     if not isinstance(fitted, FleetPredictor) or not isinstance(start, FleetPredictor):
-        raise ValueError(f"start needs predictors that inherit from FleetPredictor, got {type(fitted).__name__}")
+        raise ValueError(
+            f"predictor and start must inherit from FleetPredictor, got {type(fitted).__name__} and "
+            f"{type(start).__name__}"
+        )
     if type(fitted) is not type(start):
-        raise ValueError(f"start must be a {type(fitted).__name__} as the predictor is, got a {type(start).__name__}")
+        raise ValueError(f"start must be a {type(fitted).__name__} like predictor, got a {type(start).__name__}")
     mine, theirs = fitted.get_params(deep=False), start.get_params(deep=False)
     # Training options may change from day to day; what shapes the weights may not.
     other = [name for name in mine if name not in ("training", "pretrained") and repr(mine[name]) != repr(theirs[name])]
     if other:
-        different = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
+        different = ", ".join(f"{name}={theirs[name]!r} instead of {mine[name]!r}" for name in other)
         raise ValueError(
-            f"start must have the predictor's own arguments, but it has {different}: give the predictor those"
+            f"start must have the same arguments as predictor, but has {different}: create predictor with those of "
+            "start"
         )
     fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learned/")})
 
@@ -235,7 +242,10 @@ def _join_process_group() -> int:
     wait_at_exit()
     if not dist.is_initialized():
         if "RANK" not in os.environ:
-            raise ValueError("distributed=True needs the processes of torchrun: start the script with torchrun")
+            raise ValueError(
+                "distributed=True needs the environment of torchrun, but RANK is not set: start the script with "
+                "torchrun"
+            )
         dist.init_process_group("gloo")
     return dist.get_rank()
 

@@ -91,7 +91,7 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
     about, numbers = _read_file(path)
     if about["kind"] not in {kind.__name__ for kind in kinds}:
         raise ValueError(
-            f"{path}: holds a {about['kind']}, which is not one of {[kind.__name__ for kind in kinds]}; "
+            f"{path} holds a {about['kind']}, which is not one of {[kind.__name__ for kind in kinds]}; "
             "pass its class in kinds=[...]"
         )
     try:
@@ -105,7 +105,8 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
         _try_on_fleets(predictor)
     except Exception as error:  # anything may go wrong in a constructor that is given anything
         raise ValueError(
-            f"{path}: this model does not fit this version of paceline: {_describe_error(error)}; fit it again"
+            f"{path} cannot be loaded; it is damaged or was saved by another version of paceline, so fit the model "
+            f"again: {_describe_error(error)}"
         ) from error
     return predictor
 
@@ -146,11 +147,12 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # numpy lacks some types
         raise ValueError(
-            f"{path}: not a complete model file (truncated, or another format): {_describe_error(error)}"
+            f"{path} is not a complete model file; copy it or fit the model again: {_describe_error(error)}"
         ) from error
     if header is None:
         raise ValueError(
-            f"{path}: a safetensors file, but not one that paceline wrote: name a file of save_model or paceline fit"
+            f"{path} is a safetensors file that paceline did not write: pass a file that save_model or paceline fit "
+            "wrote"
         )
     return _parse_header(path, header), numbers
 
@@ -159,7 +161,8 @@ def _parse_header(path: Path, header: str) -> dict[str, Any]:
     """Return what a header says, once every part of it is of the type that it must have."""
     if len(header) > MAX_HEADER_CHARS:
         raise ValueError(
-            f"{path}: the model's header is longer than {MAX_HEADER_CHARS} characters; no model needs that"
+            f"{path}: the model's header is longer than {MAX_HEADER_CHARS} characters, so the file is damaged or no "
+            "model: fit and save the model again"
         )
     try:
         about: dict[str, Any] = json.loads(header)
@@ -170,7 +173,7 @@ def _parse_header(path: Path, header: str) -> dict[str, Any]:
     version = about.get("format_version") if isinstance(about, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path}: written with model format {version!r}, but this version of paceline reads format "
+            f"{path} was written with model format {version!r}, but this version of paceline reads format "
             f"{FORMAT_VERSION}: fit the model again, or install a matching version"
         )
     for name, kind in (("kind", str), ("configuration", dict), ("text", dict), ("fitted_on", str)):
@@ -182,13 +185,13 @@ def _parse_header(path: Path, header: str) -> dict[str, Any]:
     for name, words in about["text"].items():
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ValueError(
-                f"{path}: the model's header must hold a list of texts as {name!r}, got {words!r:.80}: fit the "
-                "model again"
+                f"{path}: {name!r} in the model's header must be a list of texts, got {words!r:.80}: fit the model "
+                "again"
             )
         if (
             len(words) * max(map(len, words), default=0) > MAX_HEADER_CHARS
         ):  # an array gives each the room of the longest
-            raise ValueError(f"{path}: the texts {name!r} of the model's header are too long")
+            raise ValueError(f"{path}: the texts {name!r} in the model's header are too long: fit the model again")
     return about
 
 

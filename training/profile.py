@@ -32,8 +32,7 @@ class StepError(ValueError):
 
     def __init__(self, sentence: str) -> None:
         expected = (
-            "expected is make_step(batch_size, device), which returns a function that runs a training step when "
-            "called:\n"
+            "make_step(batch_size, device) must return a function that runs one training step when called, such as\n"
             "    def make_step(batch_size, device):\n"
             "        return lambda: train_once(images[:batch_size].to(device))"
         )
@@ -208,7 +207,7 @@ def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, re
         step = make_step(size, device)
         if not callable(step):
             returned = "None" if step is None else f"a {type(step).__name__}"
-            raise StepError(f"make_step({size}, {device!r}) returned {returned}, and must return a function")
+            raise StepError(f"make_step({size}, {device!r}) returned {returned}")
         for _ in range(warmup):
             step()
         return statistics.median((_cuda_seconds if device.startswith("cuda") else _cpu_seconds)(step, device, repeats))

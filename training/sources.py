@@ -160,7 +160,7 @@ class Source:
 def _not_traces_error(traces: object) -> TypeError:
     return TypeError(
         "traces must be a Trace, a file, a folder, or a list of these, got an object of "
-        f"{type(traces).__name__}: Trace.from_frame makes a trace of a frame"
+        f"{type(traces).__name__}: convert a frame with Trace.from_frame"
     )
 
 

@@ -78,7 +78,7 @@ def test_warmup_too_long_refused(warmup):
 
 def test_path_or_name_refused_with_hint(tmp_path):
     with pytest.raises(
-        TypeError, match=r"must be a Trace, got an object of \w*Path: paceline\.datasets\.read_traces reads"
+        TypeError, match=r"must be a Trace, got an object of \w*Path: read a file with paceline\.datasets\.read_traces"
     ):
         backtest(LastValue(), tmp_path / "a.parquet")
     with pytest.raises(TypeError, match=r"named\('ewma'\) creates one"):

@@ -91,7 +91,7 @@ def test_names_and_paths_refused_with_hint():
     with pytest.raises(TypeError, match=r"named\('ewma'\) creates one"):
         leaderboard({"e": "ewma"}, [trace])
     with pytest.raises(
-        TypeError, match=r"must be a Trace, got an object of str: paceline\.datasets\.read_traces reads"
+        TypeError, match=r"must be a Trace, got an object of str: read a file with paceline\.datasets\.read_traces"
     ):
         leaderboard({"e": EWMA()}, ["a.parquet"])
     assert leaderboard({"e": EWMA()}, trace).overall["rmse"].equals(leaderboard({"e": EWMA()}, [trace]).overall["rmse"])
@@ -103,7 +103,7 @@ def test_two_jobs_of_one_name_are_refused():
 
 
 def test_baseline_name_is_reserved():
-    with pytest.raises(ValueError, match=r"the name 'last-value' belongs to the baseline, got EWMA"):
+    with pytest.raises(ValueError, match=r"the name 'last-value' is reserved for the baseline, got EWMA"):
         leaderboard({"last-value": EWMA()}, [checks.example_trace()])
 
 

@@ -42,7 +42,7 @@ def test_two_processes_fit_what_one_does(tmp_path):
 
 def test_fitting_together_without_torchrun_is_refused(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ValueError, match="needs the processes of torchrun"):
+    with pytest.raises(ValueError, match="start the script with torchrun"):
         fit(networks()[0], [wavy(0)], distributed=True)
 
 

@@ -100,7 +100,7 @@ def test_one_trace_is_a_list_of_one():
 
 @pytest.mark.parametrize("wrap", [lambda frame: frame, lambda frame: [frame], lambda frame: 7])
 def test_non_trace_refused_with_hint(wrap):
-    with pytest.raises(TypeError, match=r"traces must be a Trace, .* Trace\.from_frame makes a trace of a frame"):
+    with pytest.raises(TypeError, match=r"traces must be a Trace, .* convert a frame with Trace\.from_frame"):
         fit(EWMA(None), wrap(wavy(0).to_frame()))
 
 
@@ -164,9 +164,9 @@ def test_a_start_of_another_kind_or_shape_is_refused():
     narx = fit(NARX(lags=3, hidden=4, training=QUICK), [wavy(0)])
     with pytest.raises(ValueError, match="start must be a EWMA"):
         fit(EWMA(), [wavy(0)], start=narx)
-    with pytest.raises(ValueError, match="it has lags=3, not 5"):
+    with pytest.raises(ValueError, match="has lags=3 instead of 5"):
         fit(NARX(lags=5, hidden=4, training=QUICK), [wavy(0)], start=narx)
-    with pytest.raises(ValueError, match=r"it has predictor='ewma', not EWMA\(\)"):
+    with pytest.raises(ValueError, match=r"has predictor='ewma' instead of EWMA\(\)"):
         fit(Calibrated(EWMA()), [wavy(0)], start=Calibrated("ewma"))
 
     class Own(EWMA):

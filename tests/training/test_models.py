@@ -44,7 +44,7 @@ def test_a_model_file_that_is_cut_off_is_named(tmp_path, narx):
     path = save_model(narx, tmp_path / "narx.safetensors")
     for share in (0.0, 0.5, 0.99):
         path.with_name("cut.safetensors").write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-        with pytest.raises(ValueError, match=r"cut\.safetensors: not a complete model file"):
+        with pytest.raises(ValueError, match=r"cut\.safetensors is not a complete model file"):
             load_model(path.with_name("cut.safetensors"))
 
 
@@ -52,7 +52,7 @@ def test_a_foreign_safetensors_file_is_refused(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"w1": np.ones(2)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="not one that paceline wrote"):
+    with pytest.raises(ValueError, match="is a safetensors file that paceline did not write"):
         load_model(tmp_path / "other.safetensors")
 
 

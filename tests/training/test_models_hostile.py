@@ -92,7 +92,7 @@ def test_a_header_with_one_wrong_part_is_refused(tmp_path, changed):
     ],
 )
 def test_impossible_configuration_refused(tmp_path, kind, configuration):
-    refused(model_file(tmp_path, GOOD | {"kind": kind, "configuration": configuration}), "does not fit")
+    refused(model_file(tmp_path, GOOD | {"kind": kind, "configuration": configuration}), "cannot be loaded")
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_wrong_array_shape_refused(tmp_path, fitted, kind):
     load_model(model_file(tmp_path, about, **numbers))
     for name, value in numbers.items():
         for wrong in wrong_shapes(value):
-            refused(model_file(tmp_path, about, **(numbers | {name: wrong})), "does not fit")
+            refused(model_file(tmp_path, about, **(numbers | {name: wrong})), "cannot be loaded")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_number_out_of_range_refused(tmp_path, fitted, kind, name, value):
         if n.startswith("learned/") and v.dtype.kind != "U"
     }
     numbers[name] = np.full_like(numbers[name], value)
-    refused(model_file(tmp_path, about, **numbers), "does not fit")
+    refused(model_file(tmp_path, about, **numbers), "cannot be loaded")
 
 
 LOADED = """
