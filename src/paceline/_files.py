@@ -35,7 +35,7 @@ def require_writable(path: str | Path) -> None:
 
 def _require_file_target(requested_path: Path, path: Path) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
-        kind = "a folder" if path.is_dir() else "no file"
+        kind = "a folder" if path.is_dir() else "not a regular file"
         raise OSError(f"{requested_path} is {kind}: pass the path of a file")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {requested_path.name}: folder {requested_path.parent} does not exist")
@@ -178,7 +178,7 @@ class LineWriter:
             content = content[done:]
             self._torn_bytes += done
             if content and not done:
-                raise OSError("nothing more could be written")
+                raise OSError("nothing more could be written; the disk may be full")
         self._torn_bytes = 0
 
     def _truncate_torn_line(self) -> None:

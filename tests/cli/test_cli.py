@@ -86,7 +86,7 @@ def test_mistakes_end_in_one_sentence(capsys, monkeypatch, tmp_path, trace):
         (["evaluate", "ewma:smooth=1", "-t", trace], "EWMA has no argument ['smooth']"),
         (["evaluate", "ewma:__import__('os')", "-t", trace], "must be arguments like"),
         (["data", "info", str(broken)], "broken.parquet: this is not a complete Parquet file"),
-        (["data", "info", "nothing-like-it"], "neither a recorded trace nor a .parquet or .csv file"),
+        (["data", "info", "nothing-like-it"], "there is no recorded trace, file or folder 'nothing-like-it'"),
         (["data", "load", trace, "-o", str(tmp_path / "no" / "x.csv")], "does not exist"),
         (["record", "no-such-job"], "'no-such-job' is not a command on the PATH"),
         (["replay", "ewma", "-t", trace, "--global-batch", "2"], "2"),
@@ -140,7 +140,7 @@ def test_own_predictors_by_file_and_module(own, trace, fitting):
     [
         ("mine.py:Slwo", "has no class 'Slwo'; it has"),
         ("other.py:Slow", "there is no file other.py"),
-        ("nowhere.at.all:Slow", "there is no module"),
+        ("nowhere.at.all:Slow", "no module 'nowhere.at.all' can be imported"),
         ("mine.py:Half", "it lacks"),
     ],
 )

@@ -73,8 +73,8 @@ def test_profile_measures_and_fits(module, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["absent:make_step"], "there is no module 'absent'"),
-        (["absent.deeper:make_step"], "there is no module 'absent.deeper'"),
+        (["absent:make_step"], "no module 'absent' can be imported"),
+        (["absent.deeper:make_step"], "no module 'absent.deeper' can be imported"),
         (["./{module}:make_step"], "must be named like package.module:make_step"),
         (["{module}:"], "must be named like package.module:make_step"),
         (["{module}:make_stp"], "has no function 'make_stp'; it has ['make_step', "),

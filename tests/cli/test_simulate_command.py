@@ -69,12 +69,12 @@ def test_profiles_count_their_workers(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "simulate takes one of a source, --speeds and --profile"),
-        (["digits-mlp-steady", "--speeds", "1,2"], "simulate takes one of a source"),
+        ([], "simulate takes exactly one of a source"),
+        (["digits-mlp-steady", "--speeds", "1,2"], "--speeds and --profile, got 2"),
         (["--speeds", "fast"], "--speeds must be numbers like 100,100,60, got 'fast'"),
         (["--profile", "a.csv"], "--profile needs --global-batch"),
         (["--profile", "a.csv=two", "--global-batch", "64"], "like t4.csv=2, got 'a.csv=two'"),
-        (["nothing-there"], "'nothing-there' is neither a recorded trace nor"),
+        (["nothing-there"], "there is no recorded trace, file or folder 'nothing-there'"),
     ],
 )
 def test_unanswerable_sources_refused(arguments, sentence):

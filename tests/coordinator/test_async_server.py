@@ -149,9 +149,9 @@ def test_resumed_server_loses_no_sample(turns):
 BAD = {
     "NaN": (lambda g: np.full_like(g, np.nan), "2 of its 2 numbers are NaN or infinite"),
     "inf": (lambda g: np.array([np.inf, 0.0]), "1 of its 2 numbers is NaN or infinite"),
-    "a wrong shape": (lambda g: np.zeros(3), "its shape is (3,), that of the parameters (2,)"),
-    "whole numbers": (lambda g: np.zeros(2, int), "it is int64, and must be an array of floats"),
-    "no array": (lambda g: [1.0, 2.0], "it is list, and must be an array of floats"),
+    "a wrong shape": (lambda g: np.zeros(3), "its shape is (3,), but that of the parameters is (2,)"),
+    "whole numbers": (lambda g: np.zeros(2, int), "it must be an array of floats, got int64"),
+    "no array": (lambda g: [1.0, 2.0], "it must be an array of floats, got list"),
 }
 
 
@@ -183,7 +183,7 @@ def test_invalid_pushes_change_nothing():
 def test_push_of_too_many_samples_is_refused():
     server = Watched("asp").server
     verdict = server.push("a", server.pull("a").stamp, np.ones(2), samples=9)
-    assert "mean of 9 samples, and 8 were assigned" in verdict.why
+    assert "mean of 9 samples, but 8 were assigned" in verdict.why
 
 
 @pytest.mark.parametrize("lie", [-5, 0, 10**15])
@@ -270,5 +270,5 @@ def test_steps_have_the_fewest_samples(name, turns, min_batch):
 
 @pytest.mark.parametrize(("min_batch", "batch", "samples"), [(0, 8, 50), (9, 8, 50), (3, 8, 2)])
 def test_too_few_samples_are_refused(min_batch, batch, samples):
-    with pytest.raises(ValueError, match="batch and the number of samples must be at least"):
+    with pytest.raises(ValueError, match="min_batch must be at least 1, and at most batch"):
         Server(np.zeros(2), SGD(0.01), scheme("asp", 1), EpochSampler(samples), batch=batch, min_batch=min_batch)

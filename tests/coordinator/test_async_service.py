@@ -54,11 +54,11 @@ def test_full_disk_does_not_end_training(tmp_path, caplog):
     for _ in range(10):
         step(service, "a")
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "no checkpoint could be written" in caplog.text
+    assert "could not write a checkpoint" in caplog.text
     (tmp_path / "gone").mkdir()
     to_the_end(service)
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    assert "is written to" in caplog.records[1].getMessage()
+    assert "are written to" in caplog.records[1].getMessage()
     again = service_of(checkpoint=tmp_path / "gone" / "run.safetensors", epochs=3)
     assert again.resume()
     assert again.server.is_finished
@@ -69,15 +69,13 @@ def test_wrong_checkpoint_is_refused(tmp_path):
     service = service_of(checkpoint=path, epochs=3)
     to_the_end(service)
     shorter = service_of(checkpoint=path, epochs=2)
-    with pytest.raises(
-        ValueError, match="cannot be resumed: the state has assigned samples of epoch 3, and epochs is 2"
-    ):
+    with pytest.raises(ValueError, match="cannot be resumed: the state is in epoch 3, but epochs is 2"):
         shorter.resume()
     assert (shorter.server.version, shorter.server.sampler.applied) == (0, 0)
     from safetensors.numpy import save_file
 
     save_file({"weights": np.zeros(2)}, path)
-    with pytest.raises(ValueError, match="the state must come from an asynchronous server"):
+    with pytest.raises(ValueError, match="the state must come from .* an asynchronous server"):
         shorter.resume()
 
 
@@ -169,7 +167,7 @@ def test_unfit_checkpoint_is_written_later(tmp_path, room, caplog):
         room(size)
         service.push("a", service.pull("a").stamp, np.ones(2))
         assert path.is_file() == (size is None)
-    assert caplog.text.count("no checkpoint could be written") == 1
+    assert caplog.text.count("could not write a checkpoint") == 1
 
 
 # -- rounds, as metrics and records take them -------------------------------------------------------------------------

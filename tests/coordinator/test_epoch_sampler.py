@@ -74,7 +74,7 @@ def test_state_of_other_samples_is_refused():
     for other, sentence in (
         (EpochSampler(5, seed=1), "with 4 samples and seed 1, but this one has 5 samples and seed 1"),
         (EpochSampler(4, seed=2), "this one has 4 samples and seed 2: create it with the same values"),
-        (EpochSampler(4, seed=1, epochs=2), "has assigned samples of epoch 3, and epochs is 2"),
+        (EpochSampler(4, seed=1, epochs=2), "is in epoch 3, but epochs is 2: set epochs to at least 3"),
     ):
         before = other.draw(2).rows.tolist()
         other.give_back(other.draw(1))

@@ -43,7 +43,7 @@ def test_wrong_clients_and_reports_are_refused():
         RoundReport(clients=["a", "a"], samples=[1, 1], seconds=[1, 1])
     with pytest.raises(ValueError, match="seconds must have one entry for each of the 1 clients"):
         RoundReport(clients=["a"], samples=[1], seconds=[1, 1])
-    with pytest.raises(ValueError, match="data must have one number for each of the 1 clients"):
+    with pytest.raises(ValueError, match="data must have one number of at least 0 for each of the 1 clients"):
         balancer.join(["a"], data=[-1.0])
     with pytest.raises(ValueError, match="must not repeat an id"):
         balancer.join(["a", "a"], devices=["x", "y"])

@@ -60,7 +60,7 @@ def test_epoch_client_is_logged_and_returns(caplog):
     kinds = ["epochs", *["steps"] * 5]
     with caplog.at_level(logging.WARNING, "paceline.federated"):
         balancer, _, plans = lived(kinds, [20.0] + [100.0] * 5, noise=0.05)
-    assert caplog.text.count("the time of c0 does not follow the batch, which stays at the mean") == 1
+    assert caplog.text.count("the time of c0 does not depend on the batch size, which stays at the mean") == 1
     plan = balancer.plan(names_of(6))
     assert "c0 gets 32 samples a step and is not balanced: its time, 15.8 s, does not follow" in plan.why("c0")
     assert plan.seconds[0] == pytest.approx(16.0, rel=0.1)
@@ -69,7 +69,7 @@ def test_epoch_client_is_logged_and_returns(caplog):
     again.load_state_dict(balancer.state_dict())
     with caplog.at_level(logging.WARNING, "paceline.federated"):
         played(again, [20.0] + [100.0] * 5, [0.0] * 6, rounds=40)
-    assert "the time of c0 follows the batch by now" in caplog.text
+    assert "the time of c0 now depends on the batch size" in caplog.text
     assert again.plan(names_of(6)).sizes[0] == 8
 
 

@@ -97,7 +97,7 @@ def test_another_fleet_size_starts_again():
 
 
 def test_wrong_features_are_refused():
-    with pytest.raises(ValueError, match=r"features must be 2 rows of 3, one for each worker, got the shape \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"features must have the shape \[workers, features\] \(2, 3\), got \(2, 2\)"):
         WorkModel(features=3).observe(np.ones((2, 2)), np.ones(2))
     with pytest.raises(ValueError, match="the state has 2 coefficients of cost, but this job has 3"):
         WorkModel(features=3).load_state_dict(WorkModel(features=2).state_dict())

@@ -162,7 +162,7 @@ def test_each_client_has_own_configuration(grid_of):
 
 
 def test_unknown_batch_says_what_to_write(grid_of):
-    with pytest.raises(ValueError, match="local-steps is not known: set 'local-steps' to an integer"):
+    with pytest.raises(ValueError, match="there is no integer 'local-steps': set it in the train_config"):
         run(BalancedStrategy(fedavg()), grid_of([Client(1.0)]), config={"batch-size": 8})
 
 

@@ -36,8 +36,8 @@ def test_metrics_may_be_one_name_or_several(tmp_path, several):
     [
         ({"metrics": "run.csv"}, "metrics must be"),
         ({"metrics": ("run.jsonl", "loud")}, "metrics must be"),
-        ({"parameters": np.array([1.0, np.nan])}, "parameters must be one row of finite"),
-        ({"parameters": np.zeros(3, dtype=int)}, "parameters must be one row of finite"),
+        ({"parameters": np.array([1.0, np.nan])}, "parameters must be a flat array of finite"),
+        ({"parameters": np.zeros(3, dtype=int)}, "parameters must be a flat array of finite"),
         ({"scheme": "fast"}, "scheme must be one of"),
         ({"predictor": "oracle"}, "oracle"),
         ({"samples": 0}, "samples must be at least 1, got 0"),

@@ -213,7 +213,7 @@ def test_invalid_pushes_refused_one_by_one():
     refused = [reason for reason in reasons if "given up" not in reason]
     assert [re.sub(r"\d+|\(.*?\)", "N", reason) for reason in refused] == [
         "its stamp N is from the future; the version is N",
-        "its shape is N, that of the parameters N",
+        "its shape is N, but that of the parameters is N",
         "its stamp N is not that of a step under way; did it push twice?",
     ]
 
@@ -236,7 +236,7 @@ def test_dead_server_ends_workers_with_advice():
     server, worker = outcomes_of(2, server_dies)
     assert server.exitcode == 3
     assert worker.exitcode == 1
-    assert "LostServerError: the server, rank 0, does not answer" in worker.error
+    assert "LostServerError: the server on rank 0 does not answer" in worker.error
 
 
 def resumed(rank, path):

@@ -177,5 +177,5 @@ def test_stopped_worker_behind_barrier_is_lost(tmp_path, scheme):
     first, stopped, third = outcomes_of(3, asynchronous, str(tmp_path), False, scheme, 3.0, within=60)
     assert (first.error, third.error) == ("", "")
     assert first.value == (third.value[0], 3 * 48)
-    assert "LostServerError: the server, rank 0, does not answer" in stopped.error
+    assert "LostServerError: the server on rank 0 does not answer" in stopped.error
     assert [one.exitcode for one in (first, stopped, third)] == [0, 1, 0]

@@ -35,7 +35,7 @@ def test_watch_shows_staleness_and_waste(tmp_path):
 def test_report_of_async_run_names_watch(tmp_path):
     path = written(tmp_path / "run.jsonl")
     done = CliRunner().invoke(cli.app, ["report", str(path), "--out", str(tmp_path / "report.html")])
-    assert "run.jsonl is the record of an asynchronous run, whose rounds paceline watch shows" in str(done.exception)
+    assert "run.jsonl is the record of an asynchronous run: read it with read_async_run" in str(done.exception)
     assert not (tmp_path / "report.html").exists()
 
 

@@ -95,7 +95,7 @@ def test_mixed_waiting_separated_when_merged(tmp_path):
 def test_a_record_is_never_overwritten(tmp_path):
     path = record(tmp_path / "0.jsonl")
     before = path.read_text("utf-8")
-    with pytest.raises(FileExistsError, match=r"0\.jsonl exists"):
+    with pytest.raises(FileExistsError, match=r"0\.jsonl already exists"):
         record(path)
     assert path.read_text("utf-8") == before
 
@@ -124,7 +124,7 @@ def test_files_that_cannot_be_merged_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"a\.jsonl, .*a\.jsonl: .*worker"):
         merge([plain, plain])
     (tmp_path / "other.jsonl").write_text("[]\n")
-    with pytest.raises(ValueError, match=r"other\.jsonl, line 1 is no header"):
+    with pytest.raises(ValueError, match=r"other\.jsonl, line 1: not the header"):
         merge([tmp_path / "other.jsonl"])
 
 
@@ -156,7 +156,7 @@ def test_unexplained_columns_named_by_file(tmp_path, field, value):
     path.write_text(json.dumps(HEADER) + "\n[0, 8, 0.5, 0, 0, 1, 2]\n")
     assert merge([path]).seconds[0, 0] == 0.5
     path.write_text(json.dumps({**HEADER, field: value}) + "\n[0, 8, 0.5, 0, 0, 1, 2]\n")
-    with pytest.raises(ValueError, match=r"0\.jsonl, line 1 is no header"):
+    with pytest.raises(ValueError, match=r"0\.jsonl, line 1: not the header"):
         merge([path])
 
 
@@ -239,7 +239,7 @@ def test_iteration_number_is_whole(tmp_path, first, taken):
         assert math.isnan(trace.wait_seconds.item())
         return
     with pytest.raises(
-        ValueError, match=r"^.*a, line 2: expected a list of 6 numbers, the first a whole one from 0, got"
+        ValueError, match=r"^.*a, line 2: expected a list of 6 numbers that begins with an iteration, got"
     ):
         merge([path])
 
@@ -248,12 +248,12 @@ def test_long_large_or_repeated_rows_refused(tmp_path):
     for row in ("[0, 1, 1, 0, 0]", "[0, 1, 1, 0, 0, 0, 0]", '[0, "1", 1, 0, 0, 0]', "[0, true, 1, 0, 0, 0]", "{}"):
         with pytest.raises(ValueError, match="line 2: expected a list of 6 numbers"):
             merge([file_of(tmp_path / "a", row)])
-    with pytest.raises(ValueError, match="a: holds a number too large for float64"):
+    with pytest.raises(ValueError, match="a, line 2: a number is too large for float64"):
         merge([file_of(tmp_path / "a", f"[0, 1{'0' * 400}, 1, 0, 0, 0]")])
-    with pytest.raises(ValueError, match="a: it holds an iteration twice"):
+    with pytest.raises(ValueError, match="a, line 4: iteration 3 was recorded before"):
         merge([file_of(tmp_path / "a", "[3, 1, 1, 0, 0, 0]", "[4, 1, 1, 0, 0, 0]", "[3, 1, 1, 0, 0, 0]")])
     (tmp_path / "a").write_text("torn")
-    with pytest.raises(ValueError, match="a holds no header, as nothing was recorded in it"):
+    with pytest.raises(ValueError, match="a has no complete line, so nothing was recorded in it"):
         merge([tmp_path / "a"])
 
 
@@ -273,4 +273,4 @@ def test_record_keeps_what_is_sound(tmp_path):
     np.testing.assert_array_equal(trace.seconds[:, 1], [0.5, np.nan, np.nan, 0.5])
     assert "rank1.jsonl: 3 rows are left out; the first" in said
     assert "left out: " in said.partition("rank2.jsonl")[0]
-    assert "rank3.jsonl holds worker a again" in said
+    assert "rank3.jsonl, as an earlier file holds worker a already" in said

@@ -223,7 +223,7 @@ def test_second_writer_is_refused_and_names_the_first(tmp_path, caplog):
         for one in iterations(2):
             sink(one)
         assert path.read_bytes() == before
-        assert re.search(rf"written by process {first.pid} on .* which started \d{{4}}-", caplog.text)
+        assert re.search(rf"written by process {first.pid} on .* which started at \d{{4}}-", caplog.text)
         first.communicate("\n")
     sink = JsonLines(path)
     for one in iterations(2):

@@ -73,7 +73,7 @@ class Launcher:
                     process.wait()
                 return f"it took longer than {limit:.0f} seconds"
             log.seek(0)
-            lines = log.read().strip().splitlines() or ["it said nothing"]
+            lines = log.read().strip().splitlines() or ["it printed nothing"]
         if status == 0:
             self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
             return ""
@@ -104,5 +104,8 @@ def find_program(command: Sequence[str]) -> list[str]:
     """Return a command whose program was looked up, beside this Python too; raise if there is none."""
     program = shutil.which(command[0]) or shutil.which(str(Path(sys.executable).parent / command[0]))
     if program is None:
-        raise FileNotFoundError(f"no program {command[0]!r} was found: give the command that starts your script")
+        raise FileNotFoundError(
+            f"no program {command[0]!r} was found on the PATH: pass the command that starts your script, such as "
+            "torchrun"
+        )
     return [program, *command[1:]]

@@ -99,13 +99,13 @@ def data_load(
         raise ValueError(f"{name} holds no trace to write")
     if one:
         if len(first) > 1:
-            raise ValueError(f"{name} holds more than one trace: give a folder with --out instead of {target}")
+            raise ValueError(f"{name} holds more than one trace: pass a folder as --out, instead of {target}")
         _write_trace(first[0], target)
         return
     used: set[str] = set()
     for trace in (*first, *traces):
         if trace.name in used:
-            raise ValueError(f"{name} holds several traces named {trace.name!r}: read its files one by one")
+            raise ValueError(f"{name} holds several traces named {trace.name!r}: load its files one by one")
         used.add(trace.name)
         _write_trace(trace, target / f"{trace.name.replace('/', '_')}.parquet")
 

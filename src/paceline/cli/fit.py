@@ -44,15 +44,13 @@ def fit(
     from paceline.training import fit, save_model
 
     if model.suffix != ".safetensors":
-        raise ValueError(
-            f"--out must name a .safetensors file, the extension of models in evaluate and replay, got {model}"
-        )
+        raise ValueError(f"--out must end in .safetensors, got {model}")
     require_writable(model)
     unfitted = sources.predictor(predictor)
     if isinstance(unfitted, PredictorAdapter):
         raise ValueError(
-            f"{predictor} cannot be saved in a model file, as its class does not inherit from FleetPredictor; name "
-            "it in evaluate and replay, which fit it first"
+            f"{predictor} cannot be saved in a model file, as its class does not inherit from FleetPredictor: pass "
+            "it to evaluate or replay, which fit it first"
         )
     source = sources.source(traces, "fit", strict=strict, options=options)
     together = "TORCHELASTIC_RUN_ID" in os.environ

@@ -246,7 +246,10 @@ def _traces_and_models(
     )
     both = sorted({trace.name for trace in scored} & {trace.name for trace in fitted_on})
     if both and not fit_on:
-        raise ValueError(f"traces {both} are fitted to by default; choose others to fit to with --fit-on")
+        raise ValueError(
+            f"predictors would be evaluated on traces {both}, to which they are fitted by default: choose other traces "
+            "to fit to with --fit-on"
+        )
     models: dict[str, FleetPredictor] = {}
     missing: dict[str, ImportError] = {}
     for text in texts:
@@ -256,9 +259,7 @@ def _traces_and_models(
                 # Covariates that no trace has would silently change nothing.
                 there = sorted({name for trace in scored for name in trace.covariate_names})
                 if lacks := [name for name in getattr(model, "covariates", None) or () if name not in there]:
-                    raise ValueError(
-                        f"{text} names covariates {lacks} that are in none of the traces; those that are: {there}"
-                    )
+                    raise ValueError(f"{text} names covariates {lacks}, which no trace has: choose from {there}")
                 if sources.is_model(text):
                     _warn_if_fitted(text, scored)
                 shown = partial(_show, update, f"fitting {text}")

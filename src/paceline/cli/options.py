@@ -40,8 +40,8 @@ def find_traces(name: str, file_format: str | None = None, **options: Any) -> It
         raise FileNotFoundError(f"there is no trace file {path}")
     else:
         raise ValueError(
-            f"{name!r} is neither a recorded trace nor a .parquet or .csv file nor one of another format that is read; "
-            f"recorded are {recorded.names()}"
+            f"there is no recorded trace, file or folder {name!r}: pass the path of a trace file, or one of the "
+            f"recorded traces {recorded.names()}"
         )
 
 
@@ -140,7 +140,11 @@ def user_predictor(text: str) -> FleetPredictor:
     made: Any = kind()
     missing = missing_members(made)
     if arguments or missing:
-        lacks = f"it lacks {missing}" if missing else "only classes that inherit from FleetPredictor take arguments"
+        lacks = (
+            f"{kind.__name__} lacks {missing}"
+            if missing
+            else "only classes that inherit from FleetPredictor take arguments"
+        )
         raise ValueError(f"{text} must implement paceline.predictors.Predictor: {lacks}")
     return as_fleet_predictor(made)
 
@@ -169,9 +173,13 @@ def import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
             raise  # one that it imports itself
-        raise ValueError(f"there is no module {name!r} here; name a file, such as my_file.py") from error
+        raise ValueError(
+            f"no module {name!r} can be imported from this folder: pass a file, such as my_file.py"
+        ) from error
     except SystemExit as error:
-        raise ValueError(f"{name} exits when it is imported: put what it runs under __name__ == '__main__'") from error
+        raise ValueError(
+            f"{name} exits when it is imported: move what it runs under if __name__ == '__main__'"
+        ) from error
 
 
 def _run(file: Path) -> ModuleType:

@@ -47,10 +47,14 @@ def record(
     for sentence in recorded.missing:
         err.print(sentence, style="yellow")
     if recorded.trace is None:
+        if recorded.status:
+            raise RuntimeError(
+                f"{command[0]} failed with status {recorded.status} before an iteration was recorded: fix its error, "
+                "and record again"
+            )
         raise RuntimeError(
-            f"no iteration was recorded: {command[0]} ended with status {recorded.status}, and no process with a RANK "
-            "took more than one step of torch.optim in a torch.distributed job: start the script with torchrun, as in: "
-            "paceline record -- torchrun --nproc-per-node 2 train.py"
+            "no iteration was recorded: the script must take more than one optimizer step in a torch.distributed job "
+            "that torchrun starts, as in: paceline record -- torchrun --nproc-per-node 2 train.py"
         )
     workers = len(recorded.trace.workers)
     err.print(f"{path}: {len(recorded.trace)} iterations of {workers} workers; status {recorded.status}")
@@ -60,8 +64,8 @@ def record(
         samples_TW = recorded.trace.samples
         if (samples_TW == samples_TW[0]).all():
             raise RuntimeError(
-                "no batch was cut to half: the script's batches hold one sample, or do not come from "
-                "torch.utils.data.BatchSampler, as those of a DataLoader with batch_size= do"
+                "--probe cut no batch in half: the script's batches must have two samples or more, and come from a "
+                "DataLoader with batch_size= or another torch.utils.data.BatchSampler"
             )
         err.print(f"paceline simulate {path}")
     raise typer.Exit(recorded.status)

@@ -51,7 +51,9 @@ def simulate(
     """
     sources = [one for one in (source, speeds, profiles) if one]
     if len(sources) != 1:
-        raise ValueError("simulate takes one of a source, --speeds and --profile: name a trace, a log or speeds")
+        raise ValueError(
+            f"simulate takes exactly one of a source (a trace or a log), --speeds and --profile, got {len(sources)}"
+        )
     with show_activity("replaying"):
         found = (
             _of_speeds(speeds, batch, noise)

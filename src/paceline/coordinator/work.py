@@ -80,7 +80,7 @@ class WorkModel:
         features, seconds = np.asarray(features_WF, dtype=np.float64), np.asarray(seconds_W, dtype=np.float64)
         if features.shape != (len(seconds), len(self.coefficients)):
             raise ValueError(
-                f"features must be {len(seconds)} rows of {len(self.coefficients)}, one for each worker, got the shape "
+                f"features must have the shape [workers, features] {(len(seconds), len(self.coefficients))}, got "
                 f"{features.shape}"
             )
         if self._recent and len(self._recent[-1]) != len(seconds):

@@ -111,9 +111,9 @@ def _find_model(trainer: Any) -> torch.nn.Module:
     sharded = _outermost_modules(model, FSDPModule)
     if len(sharded) != 1:
         raise ValueError(
-            f"strategy must be one of ddp, or ModelParallelStrategy with one network in fully_shard, got "
-            f"{type(trainer.strategy).__name__} with {len(sharded)} networks in fully_shard: use strategy='ddp', or "
-            "call fully_shard on the whole network in configure_model, after its layers"
+            f"strategy must be a ddp strategy, or ModelParallelStrategy with one network in fully_shard, got "
+            f"{type(trainer.strategy).__name__} with {len(sharded)} such networks: use strategy='ddp', or call "
+            "fully_shard on the complete network in configure_model, after its layers"
         )
     return sharded[0]
 

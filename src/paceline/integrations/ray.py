@@ -306,7 +306,8 @@ class RayJob:
                 last = math.inf  # also where a server that died goes on from an older state
             elif time.monotonic() > last:
                 logger.warning(
-                    "%s did not finish: the job ends without them", ", ".join(sorted(self._worker_by_run.values()))
+                    "%s did not finish in time: the job ends without them",
+                    ", ".join(sorted(self._worker_by_run.values())),
                 )
                 break
             else:
@@ -335,4 +336,6 @@ class RayJob:
             self.add(worker)
         elif not self._worker_by_run:
             self.close()
-            raise RuntimeError(f"no worker is left: {worker} died {self.deaths[worker]} times, at last with {error}")
+            raise RuntimeError(
+                f"no worker is left: {worker} died {self.deaths[worker]} times, the last time with {error}"
+            )

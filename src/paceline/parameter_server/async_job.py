@@ -251,7 +251,7 @@ class AsyncJob:
             On other ranks: they see the server's parameters when they pull.
         """
         if self.service is None:
-            raise RuntimeError("only rank 0 holds the server: evaluate there")
+            raise RuntimeError("load_newest() needs the server, which only rank 0 holds: evaluate there")
         self.flat.parameters[:] = self.service.parameters
 
     # -- the end -------------------------------------------------------------------------------------------------
@@ -287,8 +287,8 @@ class AsyncJob:
         self._refused_in_a_row = self._refused_in_a_row + 1 if self.link.outcome is Outcome.REFUSED else 0
         if self._refused_in_a_row >= 5:
             raise RuntimeError(
-                "the last 5 gradients of this worker were refused, as rank 0's log says: look for NaN in the "
-                "loss, and for a model that differs from rank 0's"
+                "the last 5 gradients of this worker were refused (see rank 0's log): look for NaN in the loss, and "
+                "for a model that differs from rank 0's"
             )
         self.flat.zero_grad()  # the link has put the parameters into the model already
         self._is_step_over = self._work.ended

@@ -217,8 +217,8 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 # one of the wrong length is refused; one that announces over four times the model is cut off
                 if not 0 <= header.numbers <= 4 * numbers or not 0 <= header.wire_dtype_index < len(WIRE_DTYPES):
                     raise ValueError(
-                        f"it announced {header.numbers} numbers of type {header.wire_dtype_index}, and the model has "
-                        f"{numbers}"
+                        f"it announced a gradient of {header.numbers} numbers of type {header.wire_dtype_index}, but "
+                        f"the model has {numbers} parameters"
                     )
                 dtype = list(WIRE_DTYPES.values())[header.wire_dtype_index]
                 gradient = receive_tensor(header.numbers, dtype, rank, group).float()
@@ -264,6 +264,6 @@ def _server_answers() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise LostServerError(
-            f"the server, rank {SERVER_RANK}, does not answer ({str(error).splitlines()[0]}); start the job again: "
-            "with checkpoint= it goes on from the last one"
+            f"the server on rank {SERVER_RANK} does not answer ({str(error).splitlines()[0]}): start the job again; "
+            "with checkpoint= it resumes from the last checkpoint"
         ) from error

@@ -37,7 +37,7 @@ def notify(listeners: list[Callable[[EventT], None]], event: EventT, list_name: 
             listener(event)
         except Exception:
             listeners.remove(listener)
-            logger.exception("a listener of %s raised, and is not called again", list_name)
+            logger.exception("a listener of %s raised an error, and is not called again", list_name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,8 @@ class Service:
             raise ValueError(f"patience must be above 0 seconds, got {self.patience}")
         if self.checkpoint_every < 0 or (self.checkpoint_every and self.checkpoint is None):
             raise ValueError(
-                f"checkpoint_every must be samples between checkpoints, and needs a file; got {self.checkpoint_every}"
+                "checkpoint_every must be 0 or more samples between checkpoints, and needs checkpoint= if it is above "
+                f"0, got {self.checkpoint_every}"
             )
         self._change_condition = Condition()
         self._write_lock = Lock()
@@ -199,7 +200,7 @@ class Service:
             If it cannot be written, as on a full disk.
         """
         if self.checkpoint is None:
-            raise ValueError("no checkpoint can be written: set checkpoint to the path of a file")
+            raise ValueError("a checkpoint needs a file: set checkpoint to its path")
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
@@ -270,12 +271,12 @@ class Service:
             self.save()
         except OSError as error:
             if not self._has_write_failed:
-                message = "no checkpoint could be written to %s; the log says when one is written again: %s"
+                message = "could not write a checkpoint to %s, which is tried again later: %s"
                 logger.error(message, self.checkpoint, error)
             self._has_write_failed = True
             return
         if self._has_write_failed:
-            logger.warning("a checkpoint is written to %s again", self.checkpoint)
+            logger.warning("checkpoints are written to %s again", self.checkpoint)
         self._has_write_failed = False
 
     @contextmanager
@@ -293,8 +294,8 @@ class Service:
     def _raise_if_failed(self) -> None:
         if self._failure is not None:
             raise RuntimeError(
-                f"the server has failed: {self._failure!r}; mend that and start the job again: with checkpoint= it "
-                "goes on from the last one"
+                f"the server has failed: {self._failure!r}; fix that error and start the job again; with checkpoint= "
+                "it resumes from the last checkpoint"
             ) from self._failure
 
 

@@ -250,7 +250,7 @@ class TorchOptimizer:
         require_copyable(optimizer, schedule)
         if isinstance(schedule, LRScheduler) and samples_per_schedule_step < 1:
             raise ValueError(
-                "samples_per_schedule_step must be at least 1 where a scheduler is given, "
+                "samples_per_schedule_step must be at least 1 if schedule is an LRScheduler, "
                 f"got {samples_per_schedule_step}"
             )
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -307,7 +307,7 @@ class TorchOptimizer:
         kind = bytes(remembered.pop("kind", np.frombuffer(expected.encode(), dtype=np.uint8))).decode(errors="replace")
         if kind != expected:
             raise ValueError(
-                f"the state was saved with the optimizer {kind}, but this one is {expected}: use the same one"
+                f"the state was saved with the optimizer {kind}, but this one is {expected}: use the same optimizer"
             )
         states: dict[int, dict[str, torch.Tensor]] = {}
         for key, value in remembered.items():

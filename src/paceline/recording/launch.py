@@ -107,8 +107,8 @@ def _require_visible_waits(model: Any) -> None:
 
     if get_world_size() > 1 and not any(isinstance(each, fsdp.FSDPModule) for each in model.modules()):
         raise SystemExit(
-            f"paceline: {type(model).__name__} cannot be recorded on a GPU: where its ranks wait for each other cannot "
-            "be seen. Wrap it in DistributedDataParallel or fully_shard, or record the loop with "
+            f"paceline cannot record {type(model).__name__} on a GPU, as it cannot see where its ranks wait for each "
+            "other: wrap it in DistributedDataParallel or fully_shard, or record the loop with "
             "paceline.recording.Recorder"
         )
 
@@ -213,7 +213,9 @@ def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int
     folder = path.with_suffix("")
     for existing in (path, folder):
         if existing.is_file() or (existing.is_dir() and any(existing.iterdir())):
-            raise FileExistsError(f"{existing} exists, and a recording is never overwritten: choose a new name")
+            raise FileExistsError(
+                f"{existing} already exists, and a recording is never overwritten: choose another name"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     status = _run_command(command, folder, probe_steps)
     files = _last_attempt_files(folder)

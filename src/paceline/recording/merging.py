@@ -67,7 +67,7 @@ def merge_skipping_faults(paths: Iterable[str | Path]) -> tuple[Trace | None, li
             missing.append(f"left out: {error}")
             continue
         if any(header["worker"] == other["worker"] for other, _ in files):
-            missing.append(f"left out: {path} holds worker {header['worker']} again")
+            missing.append(f"left out: {path}, as an earlier file holds worker {header['worker']} already")
             continue
         if faults:
             missing.append(f"{path}: {len(faults)} rows are left out; the first: {faults[0]}")
@@ -176,11 +176,11 @@ def _read_file(path: Path) -> tuple[dict[str, Any], NDArray[np.float64], list[st
     """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     if not lines:
-        raise ValueError(f"{path} holds no header, as nothing was recorded in it: leave the file out")
+        raise ValueError(f"{path} has no complete line, so nothing was recorded in it: leave the file out")
     header = _parse_line(path, 1, lines[0])
     if not _is_valid_header(header):
         raise ValueError(
-            f"{path}, line 1 is no header of a record with schema version {SCHEMA_VERSION}: leave the file out, or "
+            f"{path}, line 1: not the header of a record with schema version {SCHEMA_VERSION}: leave the file out, or "
             "record again with this version of paceline"
         )
     columns, rows, faults = header["columns"], {}, []
@@ -190,7 +190,9 @@ def _read_file(path: Path) -> tuple[dict[str, Any], NDArray[np.float64], list[st
             row_C = _parse_row(path, at, line, columns)
             # A repeated iteration would overwrite the first one in the panel without a word.
             if row_C[0] in rows:
-                raise ValueError(f"{path}: it holds an iteration twice: remove one of the two lines")
+                raise ValueError(
+                    f"{path}, line {at}: iteration {int(row_C[0])} was recorded before: remove one of the two lines"
+                )
             if ((row_C < 0) & measured_C | np.isinf(row_C)).any():
                 raise ValueError(f"{path}, line {at}: a number is negative or infinite: {line[:80]!r}")
         except ValueError as error:
@@ -226,12 +228,12 @@ def _parse_row(path: Path, at: int, line: str, columns: Sequence[str]) -> NDArra
     numbers = isinstance(row, list) and all(type(value) in (int, float, type(None)) for value in row)
     if not numbers or len(row) != width or type(row[0]) is not int or not 0 <= row[0] < 2**53:
         raise ValueError(
-            f"{path}, line {at}: expected a list of {width} numbers, the first a whole one from 0, got {line[:80]!r}"
+            f"{path}, line {at}: expected a list of {width} numbers that begins with an iteration, got {line[:80]!r}"
         )
     try:
         return np.array(row, dtype=np.float64)
     except OverflowError as error:
-        raise ValueError(f"{path}: holds a number too large for float64 ({error})") from error
+        raise ValueError(f"{path}, line {at}: a number is too large for float64 ({error})") from error
 
 
 def _parse_line(path: Path, at: int, line: str) -> Any:

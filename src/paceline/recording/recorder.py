@@ -101,7 +101,8 @@ class Recorder:
             self._lines = LineWriter(self.path, logger, must_be_new=True)
         except FileExistsError:
             raise FileExistsError(
-                f"{self.path} exists, and a record is never overwritten: choose a new path, or move the old file away"
+                f"{self.path} already exists, and a record is never overwritten: choose another path, or move the old "
+                "file"
             ) from None
         return self
 

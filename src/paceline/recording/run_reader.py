@@ -358,8 +358,8 @@ def read_run(path: str | Path) -> Run:
     run = _read(path, "iteration")
     if not isinstance(run, Run):
         raise ValueError(
-            f"{to_printable(run.name)} is the record of an asynchronous run, whose rounds paceline watch shows and "
-            "read_async_run reads"
+            f"{to_printable(run.name)} is the record of an asynchronous run: read it with read_async_run, or show it "
+            "with paceline watch"
         )
     return run
 
@@ -394,7 +394,7 @@ def newest(path: str | Path) -> Path:
     files = sorted(path.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
     if not files:
         raise FileNotFoundError(
-            f"there is no .jsonl file in the folder {to_printable(str(path))}: name the file or folder of metrics=..."
+            f"there is no .jsonl file in the folder {to_printable(str(path))}: pass the file or folder of metrics=..."
         )
     return files[-1]
 

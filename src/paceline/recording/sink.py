@@ -62,7 +62,7 @@ class Sink:
 
     def write(self, record: Any) -> None:
         """Write the record of an iteration, or of a round."""
-        raise TypeError(f"{type(self).__name__} must define write")
+        raise TypeError(f"{type(self).__name__} must define write(record), which writes an Iteration or a Round")
 
     def close(self) -> None:
         """Finish writing. A process that ends normally need not call it."""
@@ -259,7 +259,7 @@ class Prometheus(Sink):
     def __init__(self, port: int | None = None, *, address: str = "127.0.0.1", registry: Any = None) -> None:
         require("prometheus_client", needed_by="Prometheus", extra="metrics")
         if port is not None and not 0 <= port <= 65535:
-            raise ValueError(f"port must be from 0 (any that is free) to 65535, got {port}")
+            raise ValueError(f"port must be between 0 and 65535, got {port}")
         self.port = port
         self.address = address
         self.registry = registry
@@ -516,8 +516,8 @@ class JsonLines(Sink):
             if (writer.get("pid"), writer.get("host")) == (os.getpid(), socket.gethostname()):
                 return LineWriter(self.path, logger)  # another sink of this process: its job goes on
             raise ValueError(
-                f"{self.path} is written by process {writer.get('pid', 'of another job')} on "
-                f"{writer.get('host', 'a machine of yours')}, which started {writer.get('started', 'before')}; use a "
+                f"{self.path} is being written by process {writer.get('pid', '(unknown)')} on host "
+                f"{writer.get('host', '(unknown)')}, which started at {writer.get('started', '(unknown)')}: use a "
                 "separate file for each job"
             ) from None
 

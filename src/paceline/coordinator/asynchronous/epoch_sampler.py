@@ -189,8 +189,8 @@ class EpochSampler:
         epoch, place, _ = (int(value) for value in state["place"])
         if self.epochs is not None and (epoch, place) > (self.epochs, 0):
             raise ValueError(
-                f"the state has assigned samples of epoch {epoch + 1 if place else epoch}, and epochs is "
-                f"{self.epochs}: set epochs to at least as many as before"
+                f"the state is in epoch {epoch + 1 if place else epoch}, but epochs is {self.epochs}: set epochs to at "
+                f"least {epoch + 1 if place else epoch}"
             )
 
     def _shuffle(self, epoch: int) -> None:

@@ -107,9 +107,9 @@ class SGD:
 def gradient_error(gradient: Vector, parameters: Vector) -> str:
     """Return what is wrong with a gradient for these parameters; an empty text if nothing is."""
     if not isinstance(gradient, np.ndarray) or gradient.dtype.kind != "f":
-        return f"it is {getattr(gradient, 'dtype', type(gradient).__name__)}, and must be an array of floats"
+        return f"it must be an array of floats, got {getattr(gradient, 'dtype', type(gradient).__name__)}"
     if gradient.shape != parameters.shape:
-        return f"its shape is {gradient.shape}, that of the parameters {parameters.shape}"
+        return f"its shape is {gradient.shape}, but that of the parameters is {parameters.shape}"
     if not is_finite(gradient):
         count = int(np.count_nonzero(~np.isfinite(gradient)))
         return f"{count} of its {len(gradient)} numbers {'is' if count == 1 else 'are'} NaN or infinite"

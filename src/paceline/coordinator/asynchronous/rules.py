@@ -171,7 +171,10 @@ class Compensation:
 
         One that overflows is not applied, and must not change the state.
         """
-        raise TypeError(f"{type(self).__name__} must define compensate")
+        raise TypeError(
+            f"{type(self).__name__} must define compensate(worker, gradient, parameters, pulled_parameters), which "
+            "returns a gradient"
+        )
 
     def state_dict(self) -> dict[str, Vector]:
         """Return the state, arrays of ``[P]``."""
@@ -222,7 +225,7 @@ class AdaptiveCompensation(Compensation):
         if not self.strength >= 0:
             raise ValueError(f"strength must be 0 or more, got {self.strength}")
         if not 0 <= self.memory < 1:
-            raise ValueError(f"memory must lie in [0, 1), got {self.memory}")
+            raise ValueError(f"memory, the weight of past gradients, must lie in [0, 1), got {self.memory}")
 
     def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled_parameters: Vector) -> Vector:
         square_P: Vector = gradient * gradient
@@ -332,7 +335,7 @@ class SlackRangeGate(Gate):
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high:
-            raise ValueError(f"low and high must be 0 or more and in this order, got {self.low} and {self.high}")
+            raise ValueError(f"low and high must be steps with 0 <= low <= high, got {self.low} and {self.high}")
 
     def on_push(self, member: Member, fleet: Workers) -> None:
         slowest = fleet.slowest

@@ -78,7 +78,7 @@ class Scheme:
         if self.bound is not None and self.bound < 0:
             raise ValueError(f"bound must be 0 versions or more, or None for no bound, got {self.bound}")
         if self.bound is None and (self.refresh or isinstance(self.gathering, PacedGathering)):
-            raise ValueError(f"{self.name} gives up or paces steps at a bound, got None: set bound")
+            raise ValueError(f"bound must be set for {self.name}, which gives up or paces steps at a bound, got None")
 
 
 def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Scheme:

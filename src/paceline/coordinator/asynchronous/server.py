@@ -273,8 +273,8 @@ class Server:
     ) -> None:
         if not 1 <= min_batch <= min(batch, sampler.samples):
             raise ValueError(
-                f"batch and the number of samples must be at least {max(min_batch, 1)}, the smallest step; "
-                f"got min_batch={min_batch}, batch={batch} and {sampler.samples} samples"
+                "min_batch must be at least 1, and at most batch and the number of samples, got "
+                f"min_batch={min_batch}, batch={batch} and {sampler.samples} samples"
             )
         self.store = ParameterStore(parameters, optimizer, scheme.compensation, copy=copy)
         self.scheme = scheme
@@ -373,7 +373,7 @@ class Server:
         count = assigned if samples is None else samples
         wrong = gradient_error(gradient, self.store.parameters)
         if not 1 <= count <= assigned:
-            wrong = f"it claims to be the mean of {count} samples, and {assigned} were assigned"
+            wrong = f"it claims to be the mean of {count} samples, but {assigned} were assigned"
         if wrong:
             return self._end_wasted_step(member, Outcome.REFUSED, wrong, seconds=seconds)
         staleness = self.version - stamp.version
@@ -478,7 +478,7 @@ class Server:
         sampler = substate(state, "sampler")
         wanted = {"parameters", "place", *(f"sampler/{name}" for name in self.sampler.state_dict())}
         if missing := sorted(wanted - set(state)):
-            raise ValueError(f"the state must come from an asynchronous server, but it has no {missing}")
+            raise ValueError(f"the state must come from state_dict() of an asynchronous server, but lacks {missing}")
         self.sampler.validate_state(sampler)  # before anything is changed
         self.store.load_state_dict(state)
         self.sampler.load_state_dict(sampler)
@@ -538,7 +538,7 @@ class Server:
         """Return the verdict on a push that belongs to no step under way. It changes no parameters."""
         member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
         if member is None:
-            reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
+            reason = f"it is not one of the {len(self.fleet)} workers; call join first"
         elif member.step_given_up(stamp) is not None:
             outcome, reason = Outcome.DROPPED, "its step was given up before it came"
             member.given_up_step = None

@@ -24,8 +24,8 @@ class ParameterStore:
     ) -> None:
         if parameters.ndim != 1 or parameters.dtype not in (np.float32, np.float64) or not is_finite(parameters):
             raise ValueError(
-                "parameters must be one row of finite float32 or float64, got "
-                f"{parameters.dtype} of the shape {parameters.shape}; flatten them, and look for NaN"
+                "parameters must be a flat array of finite float32 or float64 numbers, got "
+                f"{parameters.dtype} of the shape {parameters.shape}: flatten them, and look for NaN"
             )
         self.parameters = parameters.copy() if copy else parameters
         self.optimizer = optimizer
@@ -56,7 +56,7 @@ class ParameterStore:
                     worker, gradient, self.parameters, self._pulled_parameters[ticket]
                 )
             if not is_finite(gradient):
-                return "it overflows when its delay is compensated"
+                return "it overflows when it is compensated for its staleness"
         self.forget(ticket)
         self._pending_gradient = gradient, weight
         return ""
@@ -102,8 +102,8 @@ class ParameterStore:
         """Resume; what is gathered or lent is forgotten. Nothing is changed where the state does not fit."""
         if state["parameters"].shape != self.parameters.shape:
             raise ValueError(
-                f"the state holds parameters of the shape {state['parameters'].shape}, this server those of "
-                f"{self.parameters.shape}: build it for the same model"
+                f"the state has parameters of the shape {state['parameters'].shape}, but this server's have "
+                f"{self.parameters.shape}: create the server for the same model"
             )
         self.optimizer.load_state_dict(substate(state, "optimizer"))
         if self._compensation is not None:

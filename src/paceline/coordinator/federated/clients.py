@@ -210,12 +210,12 @@ class Clients:
             parts.get(part, {})[name] = value
         own = parts["clients"]
         if missing := {"names", "devices", *CLIENT_COLUMNS} - set(own):
-            raise ValueError(f"the state is incomplete, it has no {sorted(missing)}: load one of the same version")
+            raise ValueError(f"the state lacks {sorted(missing)}: load one that this version of paceline saved")
         names = [str(name) for name in own["names"]]
         if wrong := [name for name in CLIENT_COLUMNS if len(own[name]) != len(names)]:
             raise ValueError(
                 f"the state must have one entry for each client in every column, but {wrong} do not: load "
-                "one of the same version"
+                "one that this version of paceline saved"
             )
         self._row_by_client = {name: row for row, name in enumerate(names)}
         self._devices = {str(device): index for index, device in enumerate(own["devices"])}
@@ -224,8 +224,8 @@ class Clients:
             predictor.load_state_dict(parts[part])
             if list(predictor.workers) != names:
                 raise ValueError(
-                    f"the state is incomplete: the predictor of {part} holds other clients: load one of the "
-                    "same version"
+                    f"the predictor of {part} in the state has other clients than the state itself: load one that "
+                    "this version of paceline saved"
                 )
 
     def _cached_forecast(self, part: str) -> Forecast:
@@ -378,10 +378,10 @@ def learn_from_replies(
     for changed, sentence in (
         (
             found,
-            "the time of %s does not follow the batch, which stays at the mean: let clients train the local steps and "
-            "the batch that they are asked for, and not epochs",
+            "the time of %s does not depend on the batch size, which stays at the mean: let clients train for the "
+            "local steps and with the batch size that they are asked for, not for epochs",
         ),
-        (cleared, "the time of %s follows the batch by now, which is balanced"),
+        (cleared, "the time of %s now depends on the batch size, which is balanced from here on"),
     ):
         if names := [report.clients[i] for i in np.flatnonzero(np.isin(rows, changed))]:
             logger.warning(sentence, join_names(names[:MAX_NAMES], max(len(names) - MAX_NAMES, 0)))

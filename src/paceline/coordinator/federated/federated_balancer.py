@@ -344,7 +344,7 @@ def _validated_amounts(name: str, values: ArrayLike | None, count: int) -> Array
     amounts_W = np.asarray(values, dtype=np.float64)
     if amounts_W.shape != (count,) or not (amounts_W >= 0).all():
         raise ValueError(
-            f"{name} must have one number for each of the {count} clients, not negative, got {amounts_W.tolist()!r:.80}"
+            f"{name} must have one number of at least 0 for each of the {count} clients, got {amounts_W.tolist()!r:.80}"
         )
     return amounts_W
 

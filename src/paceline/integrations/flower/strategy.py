@@ -98,7 +98,7 @@ def first_replies(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
     if strangers:
         named = join_names(strangers[:MAX_NAMES], max(len(strangers) - MAX_NAMES, 0))
         logger.warning(
-            "replies of %s are left out of the forecasts: not asked in this round, or replied already", named
+            "replies of %s are left out of the forecasts: they were not asked in this round, or replied twice", named
         )
     return list(found.values())
 
@@ -261,7 +261,7 @@ class BalancedStrategy:
         batch, steps = (parse_positive_int(config, key) for key in (BATCH_KEY, STEPS_KEY))
         for key, value in ((BATCH_KEY, batch), (STEPS_KEY, steps)):
             if not value:
-                raise ValueError(f"{key} is not known: set {key!r} to an integer in the train_config of strategy.start")
+                raise ValueError(f"there is no integer {key!r}: set it in the train_config of strategy.start")
         self.balancer = FederatedBalancer(batch=batch, local_steps=steps, **self.options)
         if self.state is not None and self.state.is_file():
             self.balancer.load_state_dict(_load_state(self.state))
@@ -309,7 +309,7 @@ class BalancedStrategy:
             with atomic_write(self.state) as temporary, temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **balancer.state_dict())
         except OSError as error:
-            self._warn_once("state", f"{self.state} could not be written, and each round tries again: {error}")
+            self._warn_once("state", f"{self.state} could not be written ({error}); each round tries again")
 
     def _join_clients(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
         for name in ("data", "memory", "devices"):
@@ -321,8 +321,8 @@ class BalancedStrategy:
             self._warn_once(
                 "mute",
                 f"client {join_names(mute[:MAX_NAMES], max(len(mute) - MAX_NAMES, 0))} replied without a time: put "
-                'watch.stop() of stopwatch(message) into its reply\'s content["paceline"], or it is sized like one '
-                "that was never seen",
+                'watch.stop() of stopwatch(message) into its reply\'s content["paceline"]; until then it '
+                "is treated as one that was never seen",
             )
 
     def _warn_once(self, topic: str, sentence: str) -> None:
@@ -336,4 +336,6 @@ def _load_state(path: Path) -> dict[str, NDArray[Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
             return dict(saved)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise ValueError(f"{path}: not a complete state of a balancer ({error}): remove it to start again") from error
+        raise ValueError(
+            f"{path} is not a complete state of a balancer ({error}): remove it to start without one"
+        ) from error
