@@ -128,7 +128,7 @@ def iter_usage_traces(
         names = _fill_buckets(path, blocks, files, layout, counts, workers)
         if not names:
             raise ValueError(
-                f"{path}: no row with a worker and a time is left: check which columns hold them; dropped: "
+                f"{path} has no row left with a worker and a time: check which columns hold them; dropped: "
                 f"{counts.to_meta()['dropped']}"
             )
         part = 0

@@ -23,7 +23,7 @@ def test_output_follows_a_link(tmp_path):
 def test_output_to_a_pipe_keeps_the_pipe(tmp_path):
     pipe = tmp_path / "model.safetensors"
     os.mkfifo(pipe)
-    with pytest.raises(OSError, match=r"model\.safetensors is no file"):
+    with pytest.raises(OSError, match=r"model\.safetensors is not a regular file"):
         save_model(EWMA(), pipe)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 

@@ -99,7 +99,7 @@ def _parse_dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], l
     began = [k for k in began if k < len(rows)]
     counts.count_read(len(rows))
     if not rows:
-        raise ValueError(f"{path}: has no rows")
+        raise ValueError(f"{path} has no rows")
     return names, units, rows, began
 
 
@@ -185,7 +185,7 @@ def _iter_sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[UsageRows, 
     if rows:
         yield _parse_sar_part(path, header, rows)
     elif not has_part:
-        raise ValueError(f"{path}: has no rows")
+        raise ValueError(f"{path} has no rows")
 
 
 def _parse_numbers(path: Path, column_names: Sequence[str], numbered_rows: Sequence[NumberedRow]) -> Array:
@@ -309,7 +309,7 @@ def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
         )
     table = pd.concat([one.assign(worker=name) for name, one in zip(names, points, strict=True)], ignore_index=True)
     if not len(table):
-        raise ValueError(f"{path}: has no rows")
+        raise ValueError(f"{path} has no rows")
     counts.count_read(len(table))
     return table
 

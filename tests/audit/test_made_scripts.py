@@ -123,7 +123,7 @@ def test_failing_script_is_unknown():
     assert told(found) == ("EXACT", None, "")
     assert found.precision == "float32"
     found = verdict(each(later))
-    assert told(found) == ("COULD_NOT_TELL", "FAILED", "an equal run did not get as far as the first")
+    assert told(found) == ("COULD_NOT_TELL", "FAILED", "a second, equal run ended earlier than the first")
     assert found.notes[-1] == "The run with an equal run failed: no more"
 
 
@@ -227,7 +227,7 @@ def test_single_process_failures_are_said():
         return found
 
     found = verdict(each(short))
-    assert "The script took 2 steps only." in found.notes
+    assert "The script took only 2 steps." in found.notes
     assert found.steps == 2
     assert "The script took" not in " ".join(verdict(Made(EXACT)).notes)
 

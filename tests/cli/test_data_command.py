@@ -54,7 +54,7 @@ def test_a_file_of_several_traces_needs_a_folder(tmp_path):
     path = tmp_path / "db__TPS.csv"
     rows = [f"10,1,2023-09-0{day} 05:13:10,{machine}\n" for day in (1, 2) for machine in (0, 1)]
     path.write_text("".join(["value,runtime,starttime,VM_id\n", *rows]))
-    assert "give a folder" in fails("load", path, "--out", tmp_path / "t.parquet")
+    assert "pass a folder" in fails("load", path, "--out", tmp_path / "t.parquet")
     assert not (tmp_path / "t.parquet").exists()
     run("load", path, "--out", tmp_path / "traces")
     assert sorted(file.name for file in (tmp_path / "traces").iterdir()) == [

@@ -75,7 +75,7 @@ def test_wrong_checkpoint_is_refused(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"weights": np.zeros(2)}, path)
-    with pytest.raises(ValueError, match="the state must come from .* an asynchronous server"):
+    with pytest.raises(ValueError, match=r"the state must come from .* an asynchronous server"):
         shorter.resume()
 
 

@@ -19,7 +19,7 @@ from paceline.datasets import read_traces
         ),
         ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,1,1,,\n", "row 2 must have 9 cells, got 6"),
         ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,9e15,1,1,,,1,1,1\n", "is too large for iterations of"),
-        ("machine_usage.csv", ",0,1,1,,,1,1,1\n", "no row with a worker and a time is left"),
+        ("machine_usage.csv", ",0,1,1,,,1,1,1\n", "no row left with a worker and a time"),
         ("machine_usage.csv", "", "is empty"),
         ("job.csv", "worker,gpu,time,batch_time_norm\n", "has no rows"),
         (

@@ -105,7 +105,7 @@ def test_changing_sizes_are_written(outcomes, folder):
         ("a sampler", "Sampling._get_train_sampler chooses the samples"),
         ("a loader", "Loading.get_train_dataloader chooses the samples"),
         ("a loader above", "PlainLoading trains on batches that are not balanced"),
-        ("a packed batch", "the model was given 1 rows"),
+        ("a packed batch", "the model's inputs have 1 rows"),
         ("a budget", "costs must not set global_tokens"),
         ("a checkpoint", "has no paceline.pt"),
     ],

@@ -86,7 +86,7 @@ def test_without_other_ranks_the_callback_does_nothing(outcomes):
     ("case", "says"),
     [
         ("a plain loader", "must return a BalancedLoader, got DataLoader"),
-        ("sharded layers", "got ModelParallelStrategy with 2 networks in fully_shard"),
+        ("sharded layers", "got ModelParallelStrategy with 2 such networks"),
         ("overfit_batches", "overfit_batches needs the same batches in every epoch"),
         ("reload_dataloaders_every_n_epochs", "would replace the balanced loader"),
         ("accumulate", "accumulate_grad_batches=3, but the loader accumulate=2"),

@@ -241,7 +241,7 @@ def a_queue_of_the_keys_of_all_ranks(job):
     queued(job, gather_rows)
 
 
-@refused("all_gather needs the same shape on every rank", ranks=(2, 4))
+@refused("all_gather and gather need the same shape on every rank", ranks=(2, 4))
 def a_queue_of_keys_that_are_gathered_by_torch(job):
     def gathered(keys):
         parts = [torch.empty_like(keys) for _ in range(job.world_size)]

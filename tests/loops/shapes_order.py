@@ -101,7 +101,7 @@ def the_loader_in_a_cycle(job):
         step(model, optimizer, batch)
 
 
-@warned("leave out an epoch's last, incomplete one")
+@warned("skip only an epoch's last, incomplete batch")
 def batches_of_another_size_are_skipped(job):
     model, loader, optimizer = begun(job)
     for _ in range(EPOCHS):
@@ -123,7 +123,7 @@ def a_look_at_the_dataset_on_one_rank(job):
             step(model, optimizer, batch)
 
 
-@refused("the ranks are not at the same place of the data")
+@refused("the ranks are not at the same place in the data")
 def a_look_at_a_batch_on_one_rank(job):
     model, loader, optimizer = begun(job)
     if job.rank == 0:

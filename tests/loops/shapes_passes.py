@@ -38,11 +38,14 @@ shape("a_sum_averaged_plainly_in_a_fully_sharded_model", ranks=(2, 4), wrapper="
 shape("parts_of_three_batches_summed_after_each", rows="parts", line="scale", accumulate=3, summed="every")
 LINE = "write loss = balance.scale(loss, count)"
 shape("rows_beside_a_batch_in_a_pass_of_their_own", "refused", LINE, beside=True)
-BY_HAND = "call loss.backward() in place of torch.autograd.grad"
+BY_HAND = "call loss.backward() instead of torch.autograd.grad"
 shape("gradients_by_hand_in_every_other_step", "refused", BY_HAND, by_hand="steps")
 shape("a_head_with_an_optimizer_of_its_own", by_hand="head")
 shape(
-    "rows_that_are_gathered_after_many_scalars", "refused", "all_gather needs the same shape", gathers="rows by torch"
+    "rows_that_are_gathered_after_many_scalars",
+    "refused",
+    "all_gather and gather need the same shape",
+    gathers="rows by torch",
 )
 shape(
     "a_second_pass_over_a_copy_by_two_models_after_the_fetch",
@@ -98,7 +101,7 @@ def a_refusal_that_one_rank_alone_has_cause_for(job):
         optimizer.zero_grad()
 
 
-@refused("all_gather needs the same shape")
+@refused("all_gather and gather need the same shape")
 def rows_of_the_last_batch_after_the_next_was_asked_for(job):
     model, loader, optimizer = begun(job)
     batches = iter(loader)
@@ -113,7 +116,7 @@ def rows_of_the_last_batch_after_the_next_was_asked_for(job):
         batch = following
 
 
-@refused("and gather does too")
+@refused("and gather need the same shape")
 def rows_gathered_on_one_rank(job):
     model, loader, optimizer = begun(job)
     for inputs, targets, _ in loader:

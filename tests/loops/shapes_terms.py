@@ -12,7 +12,7 @@ shape = composed_shapes(__name__)
 shape("a_loader_of_ones_own_with_a_batch_sampler", ranks=(2, 4), kind="own loader")
 
 
-@refused("attach() was given no loader whose batches could be counted: write loss = balance.scale(loss, count)")
+@refused("attach() was called without a balanced loader, so its batches cannot be counted: write loss = balance.scale")
 def a_loader_of_ones_own_whose_loss_is_not_scaled(job):
     model, loader = job.ddp(job.network()), job.own_loader(Sequences())
     job.scaling(model)

@@ -95,7 +95,7 @@ def a_communication_hook_of_the_users_own(job):
     trained(job, model, scaled=True)
 
 
-@refused("call the model that was given to attach() (not model.module)")
+@refused("call the model that was passed to attach() (not model.module)")
 def the_model_inside_is_called(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)

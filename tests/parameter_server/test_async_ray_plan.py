@@ -44,7 +44,7 @@ def test_metrics_may_be_one_name_or_several(tmp_path, several):
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"batch": 0}, "must be at least 1"),
         ({"workers": 0}, "workers must be at least 1"),
-        ({"checkpoint_every": 100}, "needs a file"),
+        ({"checkpoint_every": 100}, "needs checkpoint="),
     ],
 )
 def test_plan_mistakes_refused_when_made(mistake, said):

@@ -229,14 +229,14 @@ def test_hugging_face_column_read_without_rows(tmp_path):
         ({"sampler": [3, 10]}, "the sampler yields 10, but the dataset has samples 0 to 9"),
         ({"sampler": [3]}, "the sampler yields 1 samples, too few for 2 ranks"),
         ({"sampler": [], "lengths": [1.0] * 10}, "the sampler yields 0 samples, too few for 2 ranks"),
-        ({"cap": 8}, "cap is about samples of unequal cost: pass cost= or lengths= too"),
-        ({"global_tokens": 8, "global_batch": None}, "global_tokens is about samples of unequal cost"),
+        ({"cap": 8}, "cap= needs the costs of samples: pass cost= or lengths= too"),
+        ({"global_tokens": 8, "global_batch": None}, "global_tokens= needs the costs of samples"),
         ({"padded": False}, "Costs needs lengths= or cost="),
         ({"cost": [1.0] * 10, "cap": 0}, "cap must be above 0 tokens and finite, got 0"),
         ({"cost": [1.0] * 10, "global_tokens": 8}, "global_batch and global_tokens exclude each other"),
         (
             {"cost": [1.0] * 10, "global_tokens": 8, "global_batch": None, "drop_last": True},
-            "drop_last is about a fixed",
+            "drop_last does not work with global_tokens",
         ),
     ],
 )
@@ -350,7 +350,7 @@ def test_parts_of_a_sample_are_learned_apart():
     [
         ({"lengths": {}}, "lengths must have 1 to 3 parts, got 0"),
         ({"lengths": dict.fromkeys("abcd", len)}, "lengths must have 1 to 3 parts, got 4"),
-        ({"lengths": {"a": len, "b": len}, "padded": True}, "pass lengths= of one part"),
+        ({"lengths": {"a": len, "b": len}, "padded": True}, "padded=True needs lengths= of one part"),
     ],
 )
 def test_parts_out_of_range_are_refused(options, sentence):

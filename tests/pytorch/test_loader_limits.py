@@ -24,7 +24,7 @@ class Stream(IterableDataset):
         (iter(range(9)), TypeError, "dataset must be map-style, with __len__ and __getitem__, got range_iterator: "),
         ({1, 2}, TypeError, "dataset must be map-style"),
         (Stream(), TypeError, "dataset must be map-style.*got Stream: samples are assigned"),
-        (DataLoader(range(9)), TypeError, "dataset must be what a DataLoader loads, got the DataLoader: pass its data"),
+        (DataLoader(range(9)), TypeError, "dataset must be a dataset, got a DataLoader: pass its"),
         ([], ValueError, "0 samples are too few for 2 ranks, as each needs at least one: use fewer ranks"),
         ([5], ValueError, "1 samples are too few for 2 ranks"),
     ],

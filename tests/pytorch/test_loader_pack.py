@@ -307,7 +307,7 @@ def test_slow_rank_gets_less():
         ({"micro_batch": 2}, "leave out micro_batch="),
         ({"accumulate": 2}, "leave out micro_batch= and accumulate="),
         ({"pack": 4}, 'pack must be True, "lockstep" or False, got 4'),
-        ({"costs": Costs(lengths=[3, 4, 5], cap=8, padded=True)}, "need collate_fn="),
+        ({"costs": Costs(lengths=[3, 4, 5], cap=8, padded=True)}, "needs a collate_fn="),
     ],
 )
 def test_options_that_cannot_pack_are_refused(options, sentence):

@@ -87,7 +87,7 @@ def test_invalid_stream_options_refused():
         TypeError, match="lengths must be a function of a sample, as samples of a stream have no index, got list"
     ):
         fleet([1, 2], 2, 2, costs=Costs(lengths=[1, 2]))
-    with pytest.raises(ValueError, match="global_tokens is about datasets: for a stream leave it out"):
+    with pytest.raises(ValueError, match="global_tokens does not work with a stream: leave it out"):
         fleet([1, 2], 2, 2, costs=Costs(lengths=len, global_tokens=5))
 
 

@@ -34,7 +34,7 @@ def refused(rank):
 
 def test_uneven_gather_refused():
     for errors in run_ranks(2, refused):
-        assert "all_gather needs the same shape" in errors[0]
+        assert "all_gather and gather need the same shape" in errors[0]
 
 
 def samples():

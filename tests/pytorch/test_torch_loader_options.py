@@ -18,7 +18,7 @@ def made(dataset=None, **options):
     return BalancedLoader(dataset, **{"global_batch": 8, "rank": 0, "world_size": 2, **options})
 
 
-DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
+DRAWS = "the loader draws every global batch itself, by shuffle= and seed="
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -30,7 +30,7 @@ DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
         ("batch_sampler", DRAWS),
         ("generator", DRAWS),
         ("batch_size", "pass global_batch, the samples of all ranks together"),
-        ("persistent_workers", "loading processes live on from epoch to epoch anyway, so leave it out"),
+        ("persistent_workers", "loading processes always persist from epoch to epoch, so leave it out"),
         ("lengths", r"it is a part of costs=Costs\(...\)"),
         ("xyz", "it takes global_batch, rank, world_size, shuffle"),
     ],
@@ -65,7 +65,7 @@ def test_an_option_that_does_not_exist_is_refused(name, instead, num_workers):
         ),
         ({"multiprocessing_context": "spawn"}, ValueError, "multiprocessing_context applies to loading processes only"),
         ({"micro_batch": 0}, ValueError, "micro_batch must be at least 1 sample, got 0"),
-        ({"micro_batch": 2, "accumulate": 2}, ValueError, "micro_batch makes a global batch a step, and accumulate a"),
+        ({"micro_batch": 2, "accumulate": 2}, ValueError, "micro_batch= makes each global batch a step"),
         ({"accumulate": "balance"}, TypeError, "accumulate must be a whole number, got 'balance'"),
         ({"global_batch": 41, "drop_last": True}, ValueError, "drop_last would leave out all 40 samples"),
     ],
@@ -162,7 +162,7 @@ def test_unresponsive_loading_process_ends_loop():
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_pinned_memory_without_a_device_is_told(num_workers, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.warns(UserWarning, match="pin_memory: no CUDA device is available, so batches are not pinned"):
+    with pytest.warns(UserWarning, match="pin_memory=True has no effect, as no CUDA device"):
         loader = made(pin_memory=True, num_workers=num_workers)
     assert len(list(loader)) == 5
 

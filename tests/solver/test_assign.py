@@ -216,10 +216,10 @@ def test_status(costs: Any, speeds: Any, options: Any, status: Any) -> None:
         ),
         ({"costs": [3.0, 3.0, 3.0], "cap": 4}, "found no assignment .* 112% of the total capacity"),
         ({"steady": -1.0}, "steady must be finite and not negative, got -1"),
-        ({"costs": [3.0, 3.0, 3.0], "cap": 4, "padded": True}, "no padded assignment was found"),
+        ({"costs": [3.0, 3.0, 3.0], "cap": 4, "padded": True}, "found no padded assignment"),
         (
             {"speeds": Curves(np.zeros(2), np.ones(2), np.zeros(2), np.array([4.0, np.inf]))},
-            "curves with a limit bound samples",
+            "curves.limit bounds the number of samples",
         ),
     ],
 )

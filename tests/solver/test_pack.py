@@ -363,7 +363,7 @@ def test_given_costs_are_used_as_they_are():
         ({"lengths": [5, 12], "ranks": 2, "cap": 10}, "exceed the cap of a micro-batch, got 12 for sample 1"),
         ({"lengths": [5, 0], "ranks": 2}, "got 0 for sample 1"),
         ({"lengths": [5, np.nan], "ranks": 2}, "sample 1"),
-        ({"lengths": [], "ranks": 2}, "no sample"),
+        ({"lengths": [], "ranks": 2}, "lengths must hold at least one sample"),
         ({"lengths": [5]}, "pass ranks"),
         ({"lengths": [5], "ranks": 3, "speeds": [1, 1]}, "3 ranks"),
         ({"lengths": [5], "speeds": [1, 0]}, "speeds"),

@@ -18,8 +18,8 @@ CURVES = Curves.from_speed(np.array([100.0, 200.0, 300.0]))
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"global_batch": 510, "batch_multiple": 8}, r"multiple of batch_multiple 8, got 510: 504 or 512 would do"),
-        ({"global_batch": 5, "batch_multiple": 8}, r"got 5: 8 would do"),
+        ({"global_batch": 510, "batch_multiple": 8}, r"multiple of batch_multiple 8, got 510: pass 504 or 512"),
+        ({"global_batch": 5, "batch_multiple": 8}, r"got 5: pass 8"),
         ({"global_batch": 0}, r"global_batch must be at least 1 sample, got 0"),
         ({"global_batch": 2**53 + 1}, r"global_batch must be at most 2\*\*53"),
         ({"global_batch": 2**53}, r"global_batch must be at most 2\*\*53 / . batch multiples for . workers"),

@@ -61,7 +61,7 @@ class Audit:
                 "same on whichever rank and in whichever micro-batch it lands."
             )
         if len(self.base.records[0].steps) < self.steps:
-            self.notes.append(f"The script took {len(self.base.records[0].steps)} steps only.")
+            self.notes.append(f"The script took only {len(self.base.records[0].steps)} steps.")
         if self.script:
             self.notes.append("Dropout and loading processes are off; what augments a sample is the same in every run.")
         else:
@@ -80,7 +80,7 @@ class Audit:
                 replace(self.plan, arrangement=arrange.arrange_samples(self.base.records, arrange.original_placement)),
             )
         if again is None:
-            return self.inconclusive(Cause.FAILED, "an equal run did not get as far as the first")
+            return self.inconclusive(Cause.FAILED, "a second, equal run ended earlier than the first")
         self.noise = again.largest
         # equal runs that differ by more than 10% cannot be compared
         if self.noise > 0.1:

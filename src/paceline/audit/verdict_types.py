@@ -50,7 +50,7 @@ class Cause(Enum):
     )
     MICRO_BATCHES = (
         "a sample counts differently in another micro-batch",
-        "look for gradients that are set to zero, or stepped on, between micro-batches",
+        "look for calls of zero_grad() or step() between micro-batches",
         "micro-batches",
     )
     NOT_DIVIDED = (
@@ -60,7 +60,7 @@ class Cause(Enum):
     )
     SUM = (
         "the loss is a sum, or is divided by a number that does not follow the batch",
-        "give a mean; or balance.scale(loss) for a loss that is divided by a number of all ranks",
+        "use a mean, or write loss = balance.scale(loss) if the loss is already divided by a count over all ranks",
         "sums",
     )
     TIMES_RANKS = (
@@ -69,7 +69,7 @@ class Cause(Enum):
         "sums",
     )
     NOT_WEIGHTED = (
-        "ranks count the same although their batches differ in size",
+        "ranks have the same weight although their batches differ in size",
         "attach() the model that is trained, and leave the weighting to it",
         "sums",
     )
@@ -104,12 +104,12 @@ class Cause(Enum):
         "other-data",
     )
     NOT_A_NUMBER = (
-        "gradients are not numbers",
+        "gradients are NaN or infinite",
         "divide by max(terms, 1): a batch without any loss term has 0 / 0",
         "not-a-number",
     )
     UNEVEN = (
-        "it runs with equal batches and not with uneven ones",
+        "it runs with equal batches, but not with uneven ones",
         "call backward() and collectives equally often on every rank; gather rows of all ranks with gather_rows; "
         "give a recurrent state batches of one size",
         "uneven",
@@ -137,16 +137,16 @@ class Cause(Enum):
         "no-samples",
     )
     ZERO = (
-        "all gradients are zero, so whatever a sample counts is the same",
-        "look whether the loss depends on the parameters: the cross-entropy of a single output does not",
+        "all gradients are zero, so the weights of samples cannot be compared",
+        "check that the loss depends on the parameters: the cross-entropy of a single output does not",
         "zero",
     )
     FAILED = (
         "the script failed in its first steps",
-        "mend the error, and see that it runs without the audit",
+        "fix the error, and check that the script runs without the audit",
         "failed",
     )
-    UNKNOWN = ("the cause could not be told", "compare the runs by hand: --keep leaves them in a folder", "unknown")
+    UNKNOWN = ("the cause is unknown", "compare the runs by hand: --keep leaves them in a folder", "unknown")
 
     def __init__(self, reason: str, remedy: str, anchor: str) -> None:
         self.reason, self.remedy, self.anchor = reason, remedy, anchor

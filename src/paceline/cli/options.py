@@ -140,11 +140,7 @@ def user_predictor(text: str) -> FleetPredictor:
     made: Any = kind()
     missing = missing_members(made)
     if arguments or missing:
-        lacks = (
-            f"{kind.__name__} lacks {missing}"
-            if missing
-            else "only classes that inherit from FleetPredictor take arguments"
-        )
+        lacks = f"it lacks {missing}" if missing else "only classes that inherit from FleetPredictor take arguments"
         raise ValueError(f"{text} must implement paceline.predictors.Predictor: {lacks}")
     return as_fleet_predictor(made)
 

@@ -338,7 +338,7 @@ def _upper(cuts: Cuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
     while (cut := cuts.in_order(order, deadline)) is None:
         if deadline > last:  # time is not what is short
             raise ValueError(
-                f"no padded assignment was found in which no rank exceeds the cap of {cuts.cap:g} tokens: draw a "
+                f"found no padded assignment that keeps every rank within the cap of {cuts.cap:g} tokens: draw a "
                 "smaller global batch, or raise the cap"
             )
         low, deadline = deadline, deadline * 1.3

@@ -85,7 +85,8 @@ def checked_fleet(speeds: ArrayLike | BatchTimeCurves) -> Fleet:
         require(np.isfinite(pace_W) & (pace_W > 0), pace_W, "curves.slope must be finite and above 0", "rank")
         if np.isfinite(curves.limit).any():
             raise ValueError(
-                "curves with a limit bound samples, not their cost: pass curves without limits, and cap= in tokens"
+                "curves.limit bounds the number of samples, not their cost: pass curves without limits, and cap= in "
+                "tokens"
             )
         require(
             np.isfinite(start_W) & (start_W >= 0), start_W, "curves.intercept must be finite and not negative", "rank"

@@ -106,7 +106,9 @@ class TokenCost:
                 f"{len(time_B)} times for {len(rows)} micro-batches"
             )
         if not (np.isfinite(time_B) & (time_B > 0)).all():
-            raise ValueError("seconds must be finite and above 0")
+            raise ValueError(
+                f"seconds must be finite and above 0, got {time_B[~(np.isfinite(time_B) & (time_B > 0))][0]:g}"
+            )
         from scipy.optimize import nnls  # imported late: packing itself does without scipy
 
         relative_BF = np.array(rows) / time_B[:, None]  # relative errors weigh alike
@@ -290,7 +292,7 @@ def pack(
     if not (is_count or micro_batches is None or micro_batches in ("equal", "lockstep")):
         raise ValueError(f'micro_batches must be None, "equal", "lockstep" or a number above 0, got {micro_batches!r}')
     if micro_batches == "lockstep" and barrier:
-        raise ValueError('barrier= and micro_batches="lockstep" are two ways to wait: take one of them')
+        raise ValueError('barrier= and micro_batches="lockstep" exclude each other: pass only one of them')
     bins = _best(problem, "equal" if micro_batches == "lockstep" else micro_batches, padded=padded)
     if bins is None:
         fewest = fewest_of_all(problem)
@@ -389,20 +391,20 @@ def _problem(
         token_ND, caps = token_N[:, None], np.array([np.inf if cap is None else cap], dtype=np.float64)
     if not (caps > 0).all():
         raise ValueError(f"cap must be above 0, got {cap}")
-    require(np.all(token_ND <= caps, axis=1), token_N, "no sample may exceed the cap of a micro-batch", "sample")
+    require(np.all(token_ND <= caps, axis=1), token_N, "lengths must not exceed the cap of a micro-batch", "sample")
     total_N = work_NP.cumsum(axis=1)[:, -1]
     require(np.isfinite(total_N) & (total_N > 0), total_N, "costs must be finite and above 0", "sample")
     if (padded and (several or barrier)) or (barrier and not several):
-        raise ValueError("padded is for lengths of one part, and barrier for lengths of several")
+        raise ValueError("padded= needs lengths of one part, and barrier= lengths of several parts")
     if barrier and (fleet.fixed.any() or fleet.floor.any()):
-        raise ValueError("barrier needs plain speeds: a curve's fixed time belongs to no phase")
+        raise ValueError("barrier= needs speeds, not curves with a fixed time, which belongs to no phase")
     if not barrier:
         work_NP, fixed_P = total_N[:, None], fixed_P.cumsum()[-1:]
     order = np.lexsort((*(-work_NP.T), -token_N, -total_N))
     if padded:
         order = np.lexsort((-total_N, -token_N))
         if (np.diff(total_N[order]) > 0).any():
-            raise ValueError("padded, a longer sample must not cost less than a shorter one")
+            raise ValueError("with padded=, a longer sample must not cost less than a shorter one: check cost")
     return Problem(work_NP[order], token_ND[order], caps, fixed_P, fleet), order
 
 
@@ -414,7 +416,7 @@ def _columns(parts: Mapping[str, ArrayLike]) -> Array:
         raise ValueError(f"lengths must hold one number for each sample, got the shapes {shapes}")
     length_NP = np.stack(list(columns.values()), axis=1)
     if not len(length_NP):
-        raise ValueError("lengths holds no sample")
+        raise ValueError("lengths must hold at least one sample, got none")
     fine_NP = np.isfinite(length_NP) & (length_NP >= 0)
     fine_N = np.all(fine_NP, axis=1) & np.any(length_NP > 0, axis=1)
     require(fine_N, length_NP.sum(axis=1), "lengths must be finite and above 0", "sample")

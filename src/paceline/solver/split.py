@@ -276,8 +276,7 @@ def _multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
         below = size - size % step
         choice = f"{below} or {below + step}" if below else f"{step}"
         raise ValueError(
-            f"global_batch must be a multiple of batch_multiple {step}, got {size}: {choice} would do, or "
-            f"batch_multiple=1"
+            f"global_batch must be a multiple of batch_multiple {step}, got {size}: pass {choice}, or batch_multiple=1"
         )
     return size // step, step
 
@@ -327,7 +326,7 @@ def _require_feasible(low: Array, high: Array, multiples: int, batch_multiple: i
         raise ValueError(
             f"worker {i} must take at least {low[i] * batch_multiple:.0f} samples (lower) and at most "
             f"{high[i] * batch_multiple:.0f} (upper and memory limit){rounded.rstrip(',')}, and no batch size does "
-            "both: lower the one or raise the other"
+            "both: reduce lower, or raise the upper bound or memory limit"
         )
 
 

@@ -101,8 +101,8 @@ def different_data_warning(exchange: Exchange, dataset: Any) -> str:
     return (
         (
             f"The ranks have different data: {what} is not the same on each. Samples are assigned to ranks by their "
-            "numbers, so most of what only one rank has would never come. Give every rank the whole dataset, not its "
-            "own part of it (Subset, shard, split_dataset_by_node)."
+            "numbers, so most samples that only one rank has would never be used. Give every rank the complete "
+            "dataset, not a part of it (Subset, shard, split_dataset_by_node)."
         )
         if any(seen_there != facts_W[0] for seen_there in facts_W)
         else ""

@@ -127,7 +127,7 @@ class CostAssigner(SliceAssigner):
             worst = int(tokens_B.argmax())
             raise ValueError(
                 f"global batch {worst} of this epoch holds {tokens_B[worst]:g} tokens, more than {ranks} ranks may "
-                f"take under a cap of {rank_cap:g} each: draw smaller global batches, or pass global_tokens, a budget"
+                f"take under a cap of {rank_cap:g} each: pass a smaller global_batch, or global_tokens= in its place"
             )
 
 

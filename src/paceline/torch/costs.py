@@ -98,7 +98,7 @@ class Costs:
     --------
     >>> Costs(cap=4096)
     Traceback (most recent call last):
-    ValueError: cap is about samples of unequal cost: pass cost= or lengths= too
+    ValueError: cap= needs the costs of samples: pass cost= or lengths= too
     """
 
     lengths: Numbers | Mapping[str, Numbers] | None = None
@@ -113,7 +113,7 @@ class Costs:
         for name in ("cap", "global_tokens", "padded"):
             value = getattr(self, name)
             if value and not unequal:
-                raise ValueError(f"{name} is about samples of unequal cost: pass cost= or lengths= too")
+                raise ValueError(f"{name}= needs the costs of samples: pass cost= or lengths= too")
             if name != "padded" and value is not None and not 0 < value < np.inf:
                 raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
         if not unequal:
@@ -123,7 +123,7 @@ class Costs:
             if not 0 < len(self.lengths) <= 3:
                 raise ValueError(f"lengths must have 1 to 3 parts, got {len(self.lengths)}: add some of them up")
             if self.padded:
-                raise ValueError("padded is about samples of one length: pass lengths= of one part")
+                raise ValueError("padded=True needs lengths= of one part: pass one length for each sample")
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Costs:
                     f"{type(value).__name__}"
                 )
         if self.global_tokens is not None:
-            raise ValueError("global_tokens is about datasets: for a stream leave it out, and pass global_batch")
+            raise ValueError("global_tokens does not work with a stream: leave it out, and pass global_batch")
 
     def assign_samples(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, minimum: int) -> Assignment:
         """Return the assignment of the drawn samples with which ranks end together, at these shares of work."""
@@ -229,7 +229,7 @@ class Costs:
             place = int(token_N.argmax())
             raise ValueError(
                 f"sample {first + place}{of} takes {token_N[place]:g} tokens, more than the cap of {self.cap:g}: leave "
-                "it out, cut it, or raise the cap"
+                "it out, truncate it, or raise the cap"
             )
         columns = [ones_N if cost_N is None else cost_N]
         if cost_N is None and length_N is not None:

@@ -293,7 +293,7 @@ class Reached:
             place = bisect_right(_begins, number) - 1
             if type(node) is _SCALED:
                 if scaled:
-                    raise LoopError("balance.scale() was given a loss that it had scaled already: scale each loss once")
+                    raise LoopError("balance.scale() was called on a loss that is already scaled: scale each loss once")
                 self.scaled.append(node)
                 waiting += [(following, True) for following, _ in node.next_functions]
             elif place >= 0 and number < _passes[place].end:

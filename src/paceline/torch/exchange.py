@@ -126,9 +126,9 @@ class Exchange:
 
     def lost(self, error: BaseException) -> LostRankError:
         """Return the error to raise when a rank is gone."""
-        limit = "the process group's timeout" if self.timeout is None else f"{self.timeout:g} s"
+        limit = "the process group's timeout" if self.timeout is None else f"{self.timeout:g} s (timeout= of attach)"
         return LostRankError(
             f"rank {self.rank} of {self.world_size} lost contact with the others: a rank has died, or has not answered "
-            f"within {limit} (the timeout given to attach). See the logs of the other ranks; resume from the last "
-            f"checkpoint. The network reported: {error}"
+            f"within {limit}. See the logs of the other ranks; resume from the last checkpoint. The network reported: "
+            f"{error}"
         )

@@ -111,9 +111,8 @@ class GatherShapeCheck:
         if len(set(numbers)) > 1:
             sizes = self.loader.batch_sizes.tolist()
             raise RuntimeError(
-                f"all_gather needs the same shape on every rank, but was given {numbers} numbers, by rank, and gather "
-                f"does too: balanced batches differ in size, the newest is {sizes}. Gather with "
-                "paceline.torch.gather_rows(rows)"
+                f"all_gather and gather need the same shape on every rank, but the ranks have {numbers} numbers, as "
+                f"balanced batches differ in size (the newest: {sizes}): gather with paceline.torch.gather_rows(rows)"
             )
 
 

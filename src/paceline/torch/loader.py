@@ -130,7 +130,8 @@ class BalancedLoader(RankLoader):
         self.micro_batch = None if micro_batch is None else require_int("micro_batch", micro_batch, 1, "sample")
         if self.micro_batch and self.accumulate > 1:
             raise ValueError(
-                "micro_batch makes a global batch a step, and accumulate a step of several: pass one of them"
+                "micro_batch= makes each global batch a step, but accumulate= makes several a step: pass only one of "
+                "them"
             )
         if pack:
             _require_packable(pack, costs, collate_fn, micro_batch, accumulate)
@@ -191,7 +192,7 @@ def _mean_batch(
     if global_batch is not None:
         raise ValueError("global_batch and global_tokens exclude each other: pass one of them")
     if drop_last:
-        raise ValueError("drop_last is about a fixed number of samples: with global_tokens leave it out")
+        raise ValueError("drop_last does not work with global_tokens, as batches then vary in samples: leave it out")
     return max(round(costs.global_tokens / float(table.tokens.cumsum()[-1]) * len(table.tokens)), ranks)
 
 
@@ -200,8 +201,12 @@ def _require_packable(pack: Any, costs: Costs | None, collate: Any, micro_batch:
     if pack is not True and pack != "lockstep":
         raise ValueError(f'pack must be True, "lockstep" or False, got {pack!r}')
     if costs is None or costs.cap is None:
-        raise ValueError("pack= needs the tokens of samples and of a micro-batch: costs=Costs(lengths=..., cap=8192)")
+        raise ValueError(
+            "pack= needs the tokens of samples and of a micro-batch: pass costs=Costs(lengths=..., cap=8192)"
+        )
     if micro_batch or accumulate > 1:
         raise ValueError("pack= makes the micro-batches of a step itself: leave out micro_batch= and accumulate=")
     if costs.padded and collate is None:
-        raise ValueError("padded micro-batches need collate_fn=, which pads; without padded= they are concatenated")
+        raise ValueError(
+            "padded=True needs a collate_fn= that pads: pass one, or leave out padded= to concatenate samples"
+        )

@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
-DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
+DRAWS = "the loader draws every global batch itself, by shuffle= and seed="
 
 UNKNOWN = {
     "sampler": "epochs count up by themselves, and loader.set_epoch(epoch) chooses one",
@@ -65,9 +65,9 @@ def raise_unknown_option(unknown: Iterable[str], callee: Callable[..., Any]) -> 
     """
     instead = {
         "batch_size": "pass global_batch, the samples of all ranks together",
-        "batch_sampler": f"{DRAWS}; an order of your own is sampler=",
+        "batch_sampler": f"{DRAWS}; for another order pass sampler=",
         "generator": DRAWS,
-        "persistent_workers": "loading processes live on from epoch to epoch anyway, so leave it out",
+        "persistent_workers": "loading processes always persist from epoch to epoch, so leave it out",
         "in_order": "batches come in order, so leave it out",
         "pin_memory_device": "memory is pinned for the current CUDA device, so pass pin_memory= alone",
         "num_replicas": "pass world_size, the number of ranks",
@@ -114,7 +114,7 @@ def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def require_samples(dataset: Any, world_size: int, minimum: int) -> None:
     """Refuse a dataset that does not give any sample by its number, or has too few for a single batch."""
     if isinstance(dataset, DataLoader):
-        raise TypeError("dataset must be what a DataLoader loads, got the DataLoader: pass its dataset")
+        raise TypeError("dataset must be a dataset, got a DataLoader: pass its .dataset")
     if isinstance(dataset, IterableDataset) or not all(hasattr(dataset, name) for name in ("__len__", "__getitem__")):
         raise TypeError(
             f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples "

@@ -282,7 +282,7 @@ def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loadi
     """Return the source of a rank's batches for these options of loading."""
     pin = loading.pin_memory and torch.cuda.is_available()
     if loading.pin_memory and not pin:
-        warnings.warn("pin_memory: no CUDA device is available, so batches are not pinned", stacklevel=3)
+        warnings.warn("pin_memory=True has no effect, as no CUDA device is available", stacklevel=3)
     if loading.num_workers:
         return Prefetcher(dataset, assigner, collate, loading, pin_memory=pin)
     return OnDemand(dataset, collate, pin_memory=pin)

@@ -94,14 +94,16 @@ class LocalSGD:
         if ddp_of(model) is not None or gathers_parameters(model):
             raise TypeError(
                 "LocalSGD lets ranks take different numbers of steps, but this model "
-                f"({type(model).__name__}) synchronizes in every step and would hang: pass the unwrapped, unsharded one"
+                f"({type(model).__name__}) synchronizes in every step and would hang: pass the model itself, not "
+                "wrapped or sharded"
             )
         if not loader.micro_batch:
-            raise ValueError("a round needs steps: pass micro_batch= to the loader, the samples of a step")
+            raise ValueError("LocalSGD needs the number of samples in a step: pass micro_batch= to the loader")
         if loader.global_batch % loader.micro_batch or loader.global_batch < loader.world_size * loader.micro_batch:
+            nearest = max(round(loader.global_batch / loader.micro_batch), loader.world_size) * loader.micro_batch
             raise ValueError(
                 f"global_batch must be a multiple of micro_batch={loader.micro_batch} with at least one step for each "
-                f"of {loader.world_size} ranks, got {loader.global_batch}"
+                f"of {loader.world_size} ranks, got {loader.global_batch}: the nearest is {nearest}"
             )
         self.model, self.loader = model, loader
         policy = policy or Policy(batch_multiple=loader.micro_batch, lower=loader.micro_batch)
@@ -158,7 +160,8 @@ class LocalSGD:
         rows_WF = torch.stack(rows).cpu().double().numpy()
         if not rows_WF[:, 2].sum():
             raise ValueError(
-                "no rank has a sample or token of weight in this round: pass merge() a count above 0 on one at least"
+                "merge() needs a count above 0 on at least one rank, got 0 on all: pass the samples or tokens that "
+                "this rank used in the round, or leave out count"
             )
         self._average(tensors, float(rows_WF[self.loader.rank, 2] / rows_WF[:, 2].sum()))
         if self._outer is not None:

@@ -115,9 +115,9 @@ class LossReductionCheck:
             self.has_enough = True  # the warning comes only once
             return (
                 "The gradients of a rank grow with its number of samples, as for a loss that is a sum, or that is "
-                "divided by a count over all ranks. Losses are taken for means over the batch of the rank: use a "
-                "mean, or write loss = balance.scale(loss, count), where count is what the loss is a mean over; "
-                "balance.scale(loss) averages a loss plainly that is divided by a count over all ranks already."
+                "divided by a count over all ranks, but losses must be means over the rank's batch: use a mean, or "
+                "write loss = balance.scale(loss, count), where count is what the loss is a mean over. If the loss "
+                "is already divided by a count over all ranks, write loss = balance.scale(loss)."
             )
         return ""
 

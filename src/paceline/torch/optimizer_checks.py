@@ -64,7 +64,7 @@ class OptimizerChecks:
         if alone and _steps(optimizer, alone):
             raise RuntimeError(
                 "the optimizer steps on gradients of this rank alone, so the ranks' models diverge, even with "
-                "equal batches: call the model that was given to attach() (not model.module), and let each "
+                "equal batches: call the model that was passed to attach() (not model.module), and let each "
                 "step's last backward pass sum gradients (not in no_sync(), nor with a hook that steps within it)"
             )
         self.had_uneven_sizes = self.had_uneven_sizes or self._get_sizes() is not self._first_sizes
@@ -72,8 +72,8 @@ class OptimizerChecks:
         if unsummed and self.had_uneven_sizes and not again and _steps(optimizer, unsummed):
             raise LoopError(
                 "an optimizer steps on gradients that no backward pass of its model has summed since its last step. "
-                "Those that are taken by torch.autograd.grad have no weights, and samples count more on a rank "
-                "with few of them: call loss.backward() in place of torch.autograd.grad(loss, parameters)"
+                "Gradients of torch.autograd.grad are not weighted, so that samples count more on a rank with few of "
+                "them: call loss.backward() instead of torch.autograd.grad(loss, parameters)"
             )
         if self.had_uneven_sizes and optimizer not in self._checked_optimizers:
             self._checked_optimizers.add(optimizer)

@@ -241,7 +241,7 @@ def desync_error(workers: Sequence[str], places: Array) -> str:
     epoch, batches = places[0, :2]
     if (places[:, :2] == places[0, :2]).all():
         return (
-            f"the ranks had different samples by batch {batches:.0f} of epoch {epoch:.0f}. The cause is a sampler= "
+            f"the ranks had different samples by batch {batches:.0f} of epoch {epoch:.0f}. Possible causes: a sampler= "
             "that orders them differently on each rank (seed its generator alike, and leave out a DistributedSampler, "
             "which yields one rank's part), a stream that is divided among the ranks (leave out split_dataset_by_node) "
             "or augments at random (pass key= to StreamLoader), or a loop that differs"
@@ -251,7 +251,7 @@ def desync_error(workers: Sequence[str], places: Array) -> str:
         for worker, place in zip(workers, places, strict=True)
     ]
     return (
-        f"the ranks are not at the same place of the data: {', '.join(places_)}. "
+        f"the ranks are not at the same place in the data: {', '.join(places_)}. "
         "Every rank must loop over the loader in the same way. Taking a batch on one rank only removes it from the "
         "epoch: to look at a sample, use loader.dataset[0]"
     )

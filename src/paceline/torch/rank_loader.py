@@ -120,7 +120,7 @@ class Progress:
         if self.assigner.batches <= rest + 1:
             warnings.warn(
                 f"epoch {epoch} begins, but the loader was resumed in epoch {resumed}, of which {self._left_text} are "
-                f"left out now: to go on with them, call set_epoch({resumed}) before the loop",
+                f"left out now: to continue with them, call set_epoch({resumed}) before the loop",
                 stacklevel=6,  # the loop itself
             )
 
@@ -344,7 +344,9 @@ class RankLoader(ABC):
             If a step has micro-batches left on this rank: they would come neither in this job nor in the next.
         """
         if not self.step_ends:
-            raise RuntimeError("state_dict() in the middle of a step: call it where loader.step_ends is true")
+            raise RuntimeError(
+                "state_dict() was called in the middle of a step: call it where loader.step_ends is true"
+            )
         if self.before_state:
             self.before_state()
         return to_lists(self.place())

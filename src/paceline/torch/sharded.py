@@ -98,7 +98,7 @@ def unsummed_parameters_error(ddp: DistributedDataParallel) -> str:
     return (
         (
             f"{wanted - summed} parameters of the model need gradients that DistributedDataParallel does not sum, as "
-            "they were frozen when it wrapped the model: the ranks' models would part, with equal batches too. Wrap "
+            "they were frozen when it wrapped the model: the ranks' models would diverge, with equal batches too. Wrap "
             "the model in DistributedDataParallel again after requires_grad_(True), and attach it"
         )
         if wanted > summed

@@ -113,9 +113,9 @@ class Steps(Weighting):
             self.warn(
                 "skipped",
                 (
-                    f"The loop took {delivered} batches, and gave the model {computed} of them. If it leaves out "
-                    "batches of another size than one it expects, it leaves out nearly all: balanced batches differ "
-                    "in size. To leave out an epoch's last, incomplete one, pass drop_last=True to the loader."
+                    f"The loop fetched {delivered} batches, but passed only {computed} of them to the model. If it "
+                    "skips batches that do not have an expected size, it skips nearly all, as balanced batches differ "
+                    "in size. To skip only an epoch's last, incomplete batch, pass drop_last=True to the loader."
                 ),
             )
         self.pending_sums.start()

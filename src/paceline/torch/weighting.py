@@ -374,10 +374,10 @@ class Weighting:
         """Return this rank's share times the number of ranks, and how far that is from this pass's part of it."""
         passes = [one for one in reached.passes if self._is_ours(one)]
         if self.loader is None:
-            raise LoopError(f"attach() was given no loader whose batches could be counted: {LINE}")
+            raise LoopError(f"attach() was called without a balanced loader, so its batches cannot be counted: {LINE}")
         if self.loader.packs:
             raise LoopError(
-                f"micro-batches are packed, so that a loss is a mean over tokens, which only the loop can count: {LINE}"
+                f"micro-batches are packed, so a loss is a mean over tokens, which only the loop can count: {LINE}"
             )
         shares = {}
         for one in passes:
@@ -386,15 +386,15 @@ class Weighting:
             batch = batch or self.batches.find(one.rows, one.owner())[0]
             if batch is None:
                 if not one.rows:
-                    raise LoopError(f"how many rows the model was given cannot be read from its inputs: {LINE}")
+                    raise LoopError(f"the number of rows cannot be read from the model's inputs: {LINE}")
                 rows = " or ".join(map(str, one.rows))
                 raise LoopError(
-                    f"the model was given {rows} rows, and this rank's batches that are out have {self.batches.rows}: "
-                    f"{LINE}"
+                    f"the model's inputs have {rows} rows, but the batches that this rank fetched have "
+                    f"{self.batches.rows}: {LINE}"
                 )
             if one.others:
                 rows = " and ".join(map(str, sorted({one.rows[0], *one.others})))
-                raise LoopError(f"the model was given inputs of {rows} rows: {LINE}")
+                raise LoopError(f"the model's inputs have different numbers of rows, {rows}: {LINE}")
             one.batch = batch
             shares[batch.local(self.exchange.rank), batch.total] = batch
         if len(shares) > 1:
@@ -466,8 +466,8 @@ class Weighting:
             elif abs(residue) > 1e-9 * self.world_size:
                 self.refuse(
                     LoopError(
-                        f"the ranks' shares of this step sum to {1 + residue / self.world_size:.6g} in place of "
-                        f"1: they computed different batches, or rows that were no batch's: {LINE}"
+                        f"the ranks' shares of this step sum to {1 + residue / self.world_size:.6g} instead of 1, as "
+                        f"they computed different batches, or rows that belong to no batch: {LINE}"
                     )
                 )
             else:
@@ -509,7 +509,7 @@ class Weighting:
             for number in (self._key, self._key + 1):
                 if store.check([key := f"{self._store_key}/{number}"]):
                     return str(store.get(key).decode())
-        return "its own message says why"
+        return "see its error message"
 
     @property
     def _store_key(self) -> str:
