@@ -39,7 +39,7 @@ class Report:
         from paceline.recording import read_run
         from paceline.report import run_page, write_page
 
-        write_page(run_page(read_run(place / "run.jsonl"), digest="", command=""), out / "page.html")
+        write_page(run_page(read_run(place / "run.jsonl"), command=""), out / "page.html")
 
     def check(self, place, out, ended):
         for name in ("page.html", "page.json"):
