@@ -219,7 +219,7 @@ def test_losses_of_micro_batches_must_be_divided(facts, micro, cause):
 def test_single_process_failures_are_said():
     found = verdict(Made(EXACT, alone=False))
     assert told(found) == ("EXACT", None, "")
-    assert found.notes[-1] == "It was not compared with one process: it does not run as one."
+    assert found.notes[-1] == "It was not compared with one process: it does not run as one (it needs two ranks)."
 
     def short(run, plan, alone, found):
         for record in found.records:

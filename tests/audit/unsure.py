@@ -153,3 +153,26 @@ def steps_after_every_other_batch_from_the_first():
         if number % 2 == 0:
             optimizer.step()
             optimizer.zero_grad()
+
+
+class Attending(nn.Module):
+    """Attention, whose keys' bias has no gradient but rounding."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(2, 1, batch_first=True), network()
+
+    def forward(self, inputs):
+        mixed, _ = self.attention(*[inputs.view(-1, 3, 2)] * 3, need_weights=False)
+        return self.head(mixed.reshape(-1, 6))
+
+
+@bug(None, "gradients of rounding")
+def adam_that_steps_by_rounding():
+    """Adam moves by whole steps whatever the size of a gradient."""
+    model = DistributedDataParallel(Attending())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for inputs, targets, _ in loader_of(Points()):
+        functional.mse_loss(model(inputs), 2000 * targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()

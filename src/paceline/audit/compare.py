@@ -56,7 +56,14 @@ def step_deviations(record: RankRecord, one: StepRecord, other: StepRecord) -> d
     gradients = relative_deviations(one.gradients, other.gradients)
     if not all(array.dtype == np.float64 for array in moved.values()):
         return gradients  # a step's rounding is as large as the step, so parameters say nothing that gradients do not
-    parameters = {name: distance(moved[name], others[name]) / (longest or 1.0) for name in moved if name in others}
+    # Where a gradient is zero but for rounding, as at an attention's key bias, Adam moves by whole steps all the same.
+    least = 1e-11 * max((size(array) for array in one.gradients.values()), default=0.0)
+    counted = {name: (np.abs(array) >= least) | (array == 0) for name, array in one.gradients.items()}
+    parameters = {
+        name: distance(array * counted.get(name, True), others[name] * counted.get(name, True)) / (longest or 1.0)
+        for name, array in moved.items()
+        if name in others
+    }
     return {name: max(gradients.get(name, 0.0), parameters.get(name, 0.0)) for name in {**gradients, **parameters}}
 
 
