@@ -72,6 +72,12 @@ def increments(total_T: Array, run_T: Sizes) -> Array:
 
     The first of a run is its own total, if the total began again, and otherwise what it is ahead of the run before; NaN
     if it can be neither.
+
+    >>> runs = np.array([0, 0, 1, 1])
+    >>> increments(np.array([8.0, 16.0, 8.0, 16.0]), runs)  # begins again
+    array([8., 8., 8., 8.])
+    >>> increments(np.array([800.0, 808.0, 816.0, 824.0]), runs)  # goes on
+    array([nan,  8.,  8.,  8.])
     """
     first_T = np.diff(run_T, prepend=-1) > 0
     added_T = np.diff(total_T, prepend=np.nan)
