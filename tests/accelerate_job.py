@@ -5,7 +5,7 @@ import warnings
 
 import torch
 import trainers
-from accelerate import Accelerator, skip_first_batches
+from accelerate import Accelerator, PartialState, skip_first_batches
 from accelerate.utils import (
     DataLoaderConfiguration,
     FullyShardedDataParallelPlugin,
@@ -33,9 +33,8 @@ from paceline.torch import Costs, StreamLoader, attach, gather_rows
 
 
 def loader_of(dataset=None, **options):
-    return BalancedLoader(
-        dataset or Samples(), batch_size=GLOBAL_BATCH // 2, seed=SEED, collate_fn=default_collate, **options
-    )
+    mean = GLOBAL_BATCH // PartialState().num_processes
+    return BalancedLoader(dataset or Samples(), batch_size=mean, seed=SEED, collate_fn=default_collate, **options)
 
 
 def train(accelerator, model, optimizer, loader, *, scheduler=None, stop=None, scale=None):
@@ -67,7 +66,8 @@ def accelerator_of(accumulate=1, sharded=False, **settings):
         fsdp_plugin=plugin,
         **settings,
     )
-    trainers.shard(plugin)
+    if accelerator.num_processes > 1:
+        trainers.shard(plugin)
     return accelerator
 
 
@@ -306,6 +306,11 @@ def refusals():
         "counts all": trainers.refusal(lambda: prepare(accelerator, network, GlobalLoader(Samples(), GLOBAL_BATCH))),
         "counts one": trainers.refusal(lambda: prepare(Accelerator(cpu=True, dataloader_config=split), loader_of())),
     }
+
+
+def one_device(folder):
+    """Train without other ranks."""
+    return trained(OwnTokensNet, accumulate=3, by_tokens=True, count=lambda batch: (batch["labels"] != -100).sum())
 
 
 def main(folder):

@@ -10,9 +10,10 @@ from trainers import BATCHES, EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, S
 from paceline.torch import BalancedLoader, attach
 
 
-def begun(strategy=None):
+def begun(strategy=None, devices=2):
     """Return Fabric, with its ranks joined."""
-    fabric = Fabric(accelerator="cpu", devices=2, strategy=strategy or DDPStrategy(process_group_backend="gloo"))
+    strategy = strategy or DDPStrategy(process_group_backend="gloo")
+    fabric = Fabric(accelerator="cpu", devices=devices, strategy=strategy)
     fabric.launch()
     return fabric
 
@@ -36,9 +37,14 @@ def train(fabric, model, optimizer, loader, *, epochs=EPOCHS, stop=None, every=1
                 return
 
 
-def trained(*, compiled=False, every=1):
+def one_device():
+    """Train without other ranks."""
+    return trained(every=3, fabric=begun("auto", devices=1))
+
+
+def trained(*, compiled=False, every=1, fabric=None):
     """Train, and return how far that is from one process."""
-    fabric, network = begun(), MeanNet()
+    fabric, network = fabric or begun(), MeanNet()
     optimizer = torch.optim.SGD(network.parameters(), RATE)
     wanted = torch.compile(network, backend="eager", dynamic=True) if compiled else network
     model, optimizer = fabric.setup(wanted, optimizer)

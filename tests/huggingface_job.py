@@ -58,7 +58,7 @@ def trainer_of(
     """Return a Trainer of this kind, for FSDP2 or not."""
     fixed = {"lr_scheduler_type": "constant", "optim": "sgd", "report_to": [], "disable_tqdm": True, "use_cpu": True}
     settings = {
-        "per_device_train_batch_size": GLOBAL_BATCH // 2,
+        "per_device_train_batch_size": GLOBAL_BATCH // int(os.environ.get("WORLD_SIZE", 1)),
         "num_train_epochs": trainers.EPOCHS,
         "learning_rate": RATE,
         "max_grad_norm": NORM,
@@ -164,6 +164,28 @@ class Scaled(Balanced):
     def compute_loss(self, model, inputs, *arguments, **options):
         count = (inputs["labels"] != -100).sum()
         return self.balance.scale(super().compute_loss(model, inputs, *arguments, **options), count)
+
+
+class ScaledTokens(Balanced):
+    """Has a model that takes the number of all tokens, but leaves it out, and scales the mean over its own tokens."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        count = (inputs["labels"] != -100).sum()
+        outputs = model(**inputs, num_items_in_batch=count)
+        loss = self.balance.scale(outputs["loss"], count) if model.training else outputs["loss"]
+        return (loss, outputs) if return_outputs else loss
+
+
+def one_device(folder):
+    """Train without other ranks."""
+    (folder / "accumulated").mkdir(parents=True)
+    (folder / "tokens").mkdir()
+    thirds = {"by_tokens": True, "accumulate": 3}
+    options = {"gradient_accumulation_steps": 3}
+    return {
+        "tokens": trained(folder / "tokens", TokenNet, alone=thirds, **options)[0],
+        "scaled": trained(folder / "accumulated", OwnTokensNet, alone=thirds, kind=Scaled, **options)[0],
+    }
 
 
 def length_of(sample):
@@ -380,6 +402,14 @@ def main(folder):
         "compiled": case("compiled", MeanNet, torch_compile_backend="eager", max_steps=4),
         "own tokens, accumulated": case(
             "scaled", OwnTokensNet, {**by_tokens, "accumulate": 3}, kind=Scaled, gradient_accumulation_steps=3
+        ),
+        "scaled tokens, accumulated": case(
+            "scaled-tokens",
+            TokenNet,
+            {**by_tokens, "accumulate": 3},
+            kind=ScaledTokens,
+            gradient_accumulation_steps=3,
+            **evaluated,
         ),
         "resumed": resumed(folder / "resumed", MeanNet),
         "options": case("options", MeanNet, {"accumulate": 2, "batches": 7}, gradient_accumulation_steps=2, **kept),

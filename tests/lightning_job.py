@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from types import SimpleNamespace
 
 import fabric_cases
 import lightning.pytorch as pl
@@ -40,15 +39,7 @@ class Module(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), RATE)
 
     def train_dataloader(self):
-        return BalancedLoader(
-            Samples(),
-            GLOBAL_BATCH,
-            rank=self.trainer.global_rank,
-            world_size=self.trainer.world_size,
-            seed=SEED,
-            collate_fn=default_collate,
-            **self.options,
-        )
+        return BalancedLoader(Samples(), GLOBAL_BATCH, seed=SEED, collate_fn=default_collate, **self.options)
 
     def val_dataloader(self):
         return DataLoader(Samples(), batch_size=45)
@@ -145,12 +136,13 @@ def trainer_of(folder, *callbacks, clip=NORM, **settings):
     fixed = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 1}
     settings = {
         "strategy": DDPStrategy(process_group_backend="gloo"),
+        "devices": 2,
         "max_epochs": EPOCHS,
         "gradient_clip_val": clip,
         "enable_checkpointing": any(isinstance(one, ModelCheckpoint) for one in callbacks),
         **settings,
     }
-    trainer = pl.Trainer(accelerator="cpu", devices=2, callbacks=[balance, *callbacks], **fixed, **settings)
+    trainer = pl.Trainer(accelerator="cpu", callbacks=[balance, *callbacks], **fixed, **settings)
     return trainer, balance
 
 
@@ -247,8 +239,7 @@ class ShardedLayers(Sharded):
 
 class Budget(Module):
     def train_dataloader(self):
-        ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
-        return BalancedLoader(Samples(), **ranks, **self.options)
+        return BalancedLoader(Samples(), **self.options)
 
 
 class PlainLoader(Module):
@@ -273,17 +264,11 @@ def refusals(folder):
     }
 
 
-def alone_in_the_world():
-    """Return what the callback does where there are no other ranks."""
-    callback, module = balance_callback(), torch.nn.Linear(1, 1).eval()
-    trainer = SimpleNamespace(world_size=1, strategy=SimpleNamespace(model=module))
-    loss = module(torch.ones(1)).sum()
-    callback.on_train_start(trainer, module)
-    callback.on_train_epoch_start(trainer, module)
-    callback.on_train_batch_start(trainer, module, None, 0)
-    loss.backward()
-    callback.teardown(trainer, module, "fit")
-    return [callback.balance, callback.state_dict(), module.training, float(module.weight.grad)]
+def one_device(folder):
+    """Train without other ranks, with Lightning and with Fabric."""
+    thirds = {"accumulate": 3, "of_whole_steps": True}
+    fitted = trained(folder, alone=thirds, accumulate_grad_batches=3, devices=1, strategy="auto")[0]
+    return {"lightning": fitted, "fabric": fabric_cases.one_device()}
 
 
 def main(folder):
@@ -318,6 +303,5 @@ def main(folder):
         "synchronized": synchronized(folder),
         "twice": twice(folder),
         "refusals": refusals(folder),
-        "one rank": alone_in_the_world(),
         "fabric": fabric_cases.cases(folder),
     }

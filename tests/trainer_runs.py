@@ -18,7 +18,10 @@ def require(*libraries):
 
 
 def run(job, folder):
-    """Run ``main`` of ``tests/<job>.py`` on two ranks joined by gloo, and return what the first found."""
+    """Run ``main`` of ``tests/<job>.py`` on two ranks joined by gloo, and return what the first found.
+
+    Under "one device" stands what ``one_device`` of the same file found in a process without ranks.
+    """
     run_ranks(1, _forked, job, folder, within=150, joined=False)
     return json.loads((folder / "outcomes.json").read_text("utf-8"))
 
@@ -27,7 +30,7 @@ def _forked(_, job, folder):
     """Import the job's libraries once, and fork its ranks."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     job = importlib.import_module(job)
-    job.trainers.fork(job.main, folder)
+    job.trainers.fork(job, folder)
 
 
 def assert_exact(found):

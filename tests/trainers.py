@@ -205,6 +205,8 @@ def steps_of(unions, accumulate, batches=BATCHES):
 
 def seen_by_all(seen):
     """Return the batches of every rank."""
+    if not dist.is_initialized():
+        return [seen]
     seen_R = [None] * dist.get_world_size()
     dist.all_gather_object(seen_R, seen)
     return seen_R
@@ -218,7 +220,8 @@ def uneven(seen_R):
 def distance(model, expected):
     """Return how far the parameters of any rank are from those expected."""
     apart = torch.tensor([float((weights_of(model) - weights_of(expected)).abs().max())])
-    dist.all_reduce(apart, op=dist.ReduceOp.MAX)
+    if dist.is_initialized():
+        dist.all_reduce(apart, op=dist.ReduceOp.MAX)
     return float(apart)
 
 
@@ -238,10 +241,11 @@ def refusal(call):
     return ""
 
 
-def fork(main, folder, world_size=2):
-    """Run ``main(folder)`` on ranks that are forked, so that what takes seconds to import is imported once.
+def fork(job, folder, world_size=2):
+    """Run ``main(folder)`` of a job on ranks that are forked, so that what takes seconds to import is imported once.
 
-    They find what torchrun would give them; what the first returns is written to ``outcomes.json``.
+    They find what torchrun would give them; what the first returns is written to ``outcomes.json``, with what
+    ``one_device(folder)`` returns in a process of its own, which nobody gave anything.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -249,20 +253,32 @@ def fork(main, folder, world_size=2):
     gc.collect()
     gc.freeze()  # the Trainer collects garbage before every training, and most of what it looks at was imported
     context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=_rank, args=(main, folder, rank, world_size, port)) for rank in range(world_size)]
+    ranks = [context.Process(target=_rank, args=(job, folder, rank, world_size, port)) for rank in range(world_size)]
+    ranks.append(context.Process(target=_one_device, args=(job, folder)))
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join()
     if any(rank.exitcode for rank in ranks):
         raise RuntimeError("".join(path.read_text("utf-8") for path in sorted(folder.glob("said*"))))
+    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in ("ranks", "one device")}
+    (folder / "outcomes.json").write_text(json.dumps({**found["ranks"], "one device": found["one device"]}))
 
 
-def _rank(main, folder, rank, world_size, port):
-    with (folder / f"said{rank}").open("w") as said:
+def _begin(folder, name):
+    with (folder / f"said {name}").open("w") as said:
         os.dup2(said.fileno(), sys.stderr.fileno())
     faulthandler.dump_traceback_later(90, exit=True)  # says where a rank hangs
     torch.set_num_threads(1)
+
+
+def _one_device(job, folder):
+    _begin(folder, "one device")
+    (folder / "one device.json").write_text(json.dumps(job.one_device(folder / "one device")))
+
+
+def _rank(job, folder, rank, world_size, port):
+    _begin(folder, rank)
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -274,7 +290,7 @@ def _rank(main, folder, rank, world_size, port):
         "TORCHELASTIC_RUN_ID": "test",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    outcomes = main(folder)
+    outcomes = job.main(folder)
     if rank == 0:
-        (folder / "outcomes.json").write_text(json.dumps(outcomes))
+        (folder / "ranks.json").write_text(json.dumps(outcomes))
     dist.destroy_process_group()

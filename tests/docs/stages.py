@@ -165,9 +165,11 @@ ELSEWHERE = {
     ("howto/recording.md", 1): "tests/recording/test_recorder.py",
     ("howto/replicas.md", 1): "tests/integrations/test_torchft.py",
     ("howto/trainers.md", 1): "tests/integrations/test_accelerate.py",
-    ("howto/trainers.md", 2): "tests/integrations/test_huggingface.py",
-    ("howto/trainers.md", 3): "tests/integrations/test_lightning.py",
-    ("howto/trainers.md", 4): "tests/integrations/test_lightning.py",
+    ("howto/trainers.md", 2): "tests/integrations/test_accelerate.py",
+    ("howto/trainers.md", 3): "tests/integrations/test_huggingface.py",
+    ("howto/trainers.md", 4): "tests/integrations/test_huggingface.py",
+    ("howto/trainers.md", 5): "tests/integrations/test_lightning.py",
+    ("howto/trainers.md", 6): "tests/integrations/test_lightning.py",
     ("howto/sharded.md", 1): "tests/pytorch/test_replicas.py",
     ("howto/sharded.md", 2): "tests/pytorch/test_distributed_checkpoint.py",
     ("howto/training.md", 2): "tests/training/test_fit_beyond.py",
@@ -177,7 +179,7 @@ ELSEWHERE = {
 """Tests that run what a block shows, where it needs several ranks, another environment or files that are not here."""
 
 UNTESTED = {
-    ("howto/trainers.md", 5): "DeepSpeed is no dependency, and the page says that it is not among the tests",
-    ("howto/trainers.md", 6): "fastai is no dependency, and the page says that it is not among the tests",
+    ("howto/trainers.md", 7): "DeepSpeed is no dependency, and the page says that it is not among the tests",
+    ("howto/trainers.md", 8): "fastai is no dependency, and the page says that it is not among the tests",
 }
 """Blocks that no test runs, each with its reason."""

@@ -97,27 +97,10 @@ def test_what_cannot_be_balanced_is_refused(outcomes, case, says):
     assert says in outcomes["refusals"][case]
 
 
-def alone(**options):
-    """An accelerator of one process."""
-    loops = []
-    state = SimpleNamespace(loops=loops, _add_dataloader=loops.append, _remove_dataloader=loops.remove)
-    options = {"distributed_type": SimpleNamespace(name="NO"), "parallelism_config": None, **options}
-    options |= {"gradient_accumulation_steps": 2, "num_processes": 1, "device_placement": False, "split_batches": True}
-    return SimpleNamespace(**options, gradient_state=state, prepare=lambda thing: thing)
-
-
-def test_single_process_attaches_nothing():
-    from paceline.integrations.accelerate import prepare
-    from paceline.torch import BalancedLoader
-
-    accelerator = alone()
-    loader = prepare(accelerator, BalancedLoader(range(10), 4, rank=0, world_size=1))
-    for _ in range(2):
-        ends = [(loader.end_of_dataloader, len(accelerator.gradient_state.loops)) for _ in loader]
-        assert ends == [(False, 1), (False, 1), (True, 1)]
-        assert not accelerator.gradient_state.loops
-    assert loader.balance is None
-    assert loader.loader.accumulate == 2
+def test_one_device_needs_no_launcher(outcomes):
+    found = outcomes["one device"]
+    assert (found["batches"], found["steps"]) == (16, 6)
+    assert found["distance"] < runs.EXACT
 
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"])
@@ -126,6 +109,6 @@ def test_model_sharding_refused(kind):
     from paceline.torch import BalancedLoader
 
     loader = BalancedLoader(range(10), 4, rank=0, world_size=1)
-    accelerator = alone(distributed_type=SimpleNamespace(name=kind))
+    accelerator = SimpleNamespace(distributed_type=SimpleNamespace(name=kind), parallelism_config=None)
     with pytest.raises(ValueError, match=f"trains with {kind}"):
         prepare(accelerator, loader)

@@ -78,8 +78,11 @@ def test_metrics_are_written_by_the_first_rank(outcomes, folder):
     assert len(lines) == 6
 
 
-def test_without_other_ranks_the_callback_does_nothing(outcomes):
-    assert outcomes["one rank"] == [None, {}, False, 1.0]
+@pytest.mark.parametrize("case", ["lightning", "fabric"])
+def test_one_device_needs_no_launcher(outcomes, case):
+    found = outcomes["one device"][case]
+    assert found["batches"] == 16
+    assert found["distance"] < runs.EXACT
 
 
 @pytest.mark.parametrize(

@@ -114,14 +114,13 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
     _take_accumulation_steps(loader, accelerator)
     prepared = accelerator.prepare(*things)
     prepared = list(prepared) if len(things) > 1 else [prepared]
-    prepared_loader = PreparedLoader(loader, accelerator)
+    balance = _attach_models(prepared, loader, options)
+    prepared_loader = PreparedLoader(loader, accelerator, balance)
     for place, thing in enumerate(prepared):
         if thing is loader:
             prepared[place] = prepared_loader
-    if accelerator.num_processes > 1:
-        prepared_loader.balance = _attach_models(prepared, loader, options)
-        prepared_loader.balance.on_iteration.extend(sinks(*([metrics] if isinstance(metrics, str) else metrics)))
-        accelerator.register_for_checkpointing(prepared_loader.balance)
+    balance.on_iteration.extend(sinks(*([metrics] if isinstance(metrics, str) else metrics)))
+    accelerator.register_for_checkpointing(balance)
     return tuple(prepared) if len(prepared) > 1 else prepared[0]
 
 
@@ -133,15 +132,14 @@ class PreparedLoader:
     loader
         The loader that was given.
     balance
-        The handle that ``attach`` returned; None in a job of one process.
+        The handle that ``attach`` returned.
     """
 
     remainder = 0
     """Accelerate's count of samples in the last batch that are not repetitions; 0 means that it repeats none."""
 
-    def __init__(self, loader: GlobalLoader, accelerator: Any) -> None:
-        self.loader, self.accelerator = loader, accelerator
-        self.balance: Balance | None = None
+    def __init__(self, loader: GlobalLoader, accelerator: Any, balance: Balance) -> None:
+        self.loader, self.accelerator, self.balance = loader, accelerator, balance
         self.end_of_dataloader = False
 
     @property

@@ -17,6 +17,7 @@ import torch
 
 from paceline.recording import Target, sinks
 from paceline.torch import Balance, BalancedLoader, BalanceWarning, Costs, attach
+from paceline.torch.counting import Reached
 
 SHUFFLE_BY_STRATEGY = {"random": True, "sequential": False}
 """Supported sampling strategies, and whether they shuffle."""
@@ -187,9 +188,9 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
 
     ``per_device_train_batch_size`` becomes a mean: the global batch is that times the number of ranks, and a step
     equals that of one process on the global batch. Gradients are weighed by samples, or averaged plainly if the
-    Trainer divides the loss by the number of tokens of all ranks. With a single rank, the Trainer is unchanged.
-    Checkpoints hold the balancer's state and the place in the data, and resume exactly. Options that cannot be honored
-    are refused.
+    Trainer divides the loss by the number of tokens of all ranks. Another loss is scaled in ``compute_loss``: see
+    ``docs/howto/trainers.md``. Checkpoints hold the balancer's state and the place in the data, and resume exactly.
+    Options that cannot be honored are refused.
 
     Parameters
     ----------
@@ -206,7 +207,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
     Attributes
     ----------
     balance
-        The handle that ``attach`` returns, from the first batch on; None with a single rank.
+        The handle that ``attach`` returns, from the first batch of a training on.
 
     Raises
     ------
@@ -243,10 +244,8 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         super().__init__(*arguments, **options)
 
     def get_train_dataloader(self) -> Any:
-        """Return the balanced loader, or the Trainer's own with a single rank."""
+        """Return the balanced loader."""
         arguments = self.args
-        if arguments.world_size == 1:
-            return super().get_train_dataloader()
         sizes = (arguments.train_batch_size, arguments.gradient_accumulation_steps)
         if (
             self._trainer_loader is None
@@ -261,8 +260,6 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """Compute a micro-batch, and return its loss, weighted for the mean over the ranks that the Trainer logs."""
-        if self.args.world_size == 1:
-            return super().training_step(model, inputs, num_items_in_batch)
         if self._trainer_loader is None or self.balance is None:
             raise RuntimeError(
                 f"{type(self).__name__} trains on batches that are not balanced: an override of get_train_dataloader "
@@ -274,23 +271,37 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
                 "some batches have labels and some have none, so their losses need different weighting: the first "
                 "batch of every rank must be like all others"
             )
-        if self._loss_kind == "mean":  # the Trainer divides it; a subclass may scale it
-            self.balance.loss_divisor = getattr(
-                self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps
-            )
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        return loss * share if self._loss_kind == "mean" else loss
+        micro_batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+        divisor = micro_batches if self._divides_loss(num_items_in_batch) else 1
+        self.balance.loss_divisor = divisor
+        log_weight = 1.0 if self._loss_kind == "sum" else share
+        accelerator, backward = self.accelerator, self.accelerator.backward
 
-    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the loss; in training, one that is divided by the tokens of all ranks is averaged plainly."""
-        result = super().compute_loss(model, inputs, *arguments, **options)
-        if self.balance is None or self._loss_kind != "sum" or not torch.is_grad_enabled() or not model.training:
-            return result
-        loss, *rest = result if isinstance(result, tuple) else (result,)
-        scaled = self.balance.scale(loss)
-        return (scaled, *rest) if isinstance(result, tuple) else scaled
+        def weighted_backward(loss: torch.Tensor, **options: Any) -> None:
+            nonlocal log_weight
+            scaled = [] if loss.grad_fn is None else Reached([loss.grad_fn]).scaled
+            if scaled:  # by a subclass; it is logged as it was before
+                factor = scaled[0].factor * micro_batches / divisor
+                log_weight = share / factor if factor else 0.0
+            elif self._loss_kind == "sum":
+                assert self.balance is not None
+                loss = self.balance.scale(loss)
+            backward(loss, **options)
+
+        accelerator.backward = weighted_backward
+        try:
+            return super().training_step(model, inputs, num_items_in_batch) * log_weight
+        finally:
+            accelerator.backward = backward
 
     # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _divides_loss(self, num_items_in_batch: Any) -> bool:
+        """Return whether the Trainer divides a loss by the number of micro-batches."""
+        if (undivided := getattr(self, "loss_is_scaled_for_ga", None)) is not None:
+            return not undivided
+        by_tokens = self.model_accepts_loss_kwargs and num_items_in_batch is not None
+        return not by_tokens and self.compute_loss_func is None
 
     def _make_loader(self) -> BalancedLoader:
         arguments = self.args
@@ -343,7 +354,8 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
     def _attach_on_first_batch(self, sizes_W: Any, batch: Any) -> None:
         """Attach the balancer when the first batch has arrived, and pass it this batch."""
         self._has_labels = has_labels(batch)
-        self._attach(loss_kind(self, batch))
+        self._attach("mean")
+        self._loss_kind = loss_kind(self, batch)  # with the balance at hand, as a subclass may use it
         assert self._trainer_loader is not None
         assert self._trainer_loader.loader.after_batch is not None
         self._trainer_loader.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
@@ -380,8 +392,8 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         saved = Path(checkpoint) / STATE_FILE
         if not saved.is_file():
             raise FileNotFoundError(
-                f"{checkpoint} has no {STATE_FILE}: it was saved with save_only_model=True, by an unbalanced Trainer, "
-                "or on a single rank. Resume from another checkpoint, or start without resume_from_checkpoint"
+                f"{checkpoint} has no {STATE_FILE}: it was saved with save_only_model=True, or by an unbalanced "
+                "Trainer. Resume from another checkpoint, or start without resume_from_checkpoint"
             )
         state = torch.load(saved, weights_only=True)
         if not self._is_attached:

@@ -25,7 +25,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     (FSDP2). Every backward pass counts the rank's samples, so that a step equals that of one process on the global
     batch: with automatic and manual optimization, several optimizers, gradient accumulation, and layers that mix the
     samples of all ranks, such as those of ``sync_batchnorm=True``. Checkpoints hold the balancer's state and the place
-    in the data. With a single rank the callback does nothing.
+    in the data.
 
     Parameters
     ----------
@@ -62,8 +62,6 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             """Attach the balancer, and resume if a checkpoint was loaded."""
-            if trainer.world_size == 1:
-                return
             model, loader = _find_model(trainer), _configure_loader(trainer)
             self.balance = balance = attach(model, loader, **options)
             if pl_module.automatic_optimization:
@@ -83,7 +81,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
                 trainer.strategy.model.training = True
 
         def state_dict(self) -> dict[str, Any]:
-            """Return the balancer's state; empty with a single rank."""
+            """Return the balancer's state; empty before training."""
             return {} if self.balance is None else dict(self.balance.state_dict())
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -103,10 +101,25 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     return BalanceCallback()
 
 
+class OneDevice(torch.nn.Module):
+    """A module that trains on one device, which is called as in DistributedDataParallel: Lightning calls its steps."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        """Return what the module returns."""
+        return self.module(*arguments, **options)
+
+
 def _find_model(trainer: Any) -> torch.nn.Module:
     """Return the model that Lightning calls, if DistributedDataParallel or FSDP2 averages its gradients."""
-    model = trainer.strategy.model
-    if isinstance(model, DistributedDataParallel):
+    strategy = trainer.strategy
+    model = strategy.model
+    if model is trainer.lightning_module and trainer.world_size == 1:
+        model = strategy.model = OneDevice(model)
+    if isinstance(model, DistributedDataParallel | OneDevice):
         return model
     sharded = _outermost_modules(model, FSDPModule)
     if len(sharded) != 1:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
@@ -59,6 +60,11 @@ def agree(
         "rank": loader.rank,
     }
     facts_W = exchange.gather(mine)  # before any check, so that all ranks see the same facts and raise the same error
+    if loader.world_size != exchange.world_size and not dist.is_initialized():
+        raise ValueError(
+            f"the loader assigns samples to {loader.world_size} ranks, but this process is in no process group: call "
+            "torch.distributed.init_process_group() before attach()"
+        )
     if loader.world_size != exchange.world_size:
         raise ValueError(
             f"the loader assigns samples to {loader.world_size} ranks, but {exchange.world_size} ranks train together: "

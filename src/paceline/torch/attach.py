@@ -23,7 +23,7 @@ from paceline.torch.agreement import agree, different_data_warning, facts_of
 from paceline.torch.balance import Balance, Scaling
 from paceline.torch.counting import BalanceWarning
 from paceline.torch.covariates import covariates_for
-from paceline.torch.exchange import Exchange
+from paceline.torch.exchange import open_exchange
 from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.sharded import gathers_parameters, group_of, replicas_of, without_fabric
@@ -108,19 +108,16 @@ def attach(
 
     Examples
     --------
-    A job with a single rank, to show the calls; ``torchrun`` starts one such process per rank:
+    One device, to show the calls; in a process of ``torchrun`` the model is wrapped in ``DistributedDataParallel``:
 
-    >>> from torch.nn.parallel import DistributedDataParallel
     >>> from paceline.torch import BalancedLoader
-    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    >>> model = torch.nn.Linear(4, 1)
     >>> loader = BalancedLoader(torch.randn(100, 4), global_batch=25)
     >>> balance = attach(model, loader)
     >>> for inputs in loader:
     ...     model(inputs).mean().backward()
     >>> print(balance.plan.why)
     Equal batches: 4 of 5 warm-up iterations done.
-    >>> dist.destroy_process_group()
     """
     model = without_fabric(model)
     if loader is None:
@@ -154,7 +151,7 @@ def attach(
         loader.min_samples = max(int(policy.lower), 1)
     sampled = covariates_for(predictor, covariates)
     group = group_of(model)
-    exchange = Exchange(group, timeout)
+    exchange = open_exchange(group, timeout)
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
     names = agree(exchange, loader, facts_of(loader, predictor, policy, timeout), workers)
     if shards > 1:  # ranks of a replica take as many micro-batches, so they are one worker, named after its first rank
@@ -178,7 +175,7 @@ def attach(
     balance.add(model)
     if warning:
         balance.warn("data", warning)
-    if timeout is not None:
+    if timeout is not None and group is not None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
     _balances[loader] = ref(balance)
     return balance
@@ -188,7 +185,7 @@ def _scaling(model: torch.nn.Module, options: tuple[object, ...]) -> Scaling:
     """Attach a model to a loader that is not ours."""
     if any(option is not None for option in options):
         raise TypeError("options of attach() apply to a balanced loader only: pass one, or leave them out")
-    weighting = Weighting(Exchange(group_of(model)))
+    weighting = Weighting(open_exchange(group_of(model)))
     scaling = Scaling(weighting, OptimizerChecks(weighting))
     scaling.add(model)
     return scaling

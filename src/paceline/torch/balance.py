@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.plan import Plan
@@ -71,7 +70,8 @@ class Scaling:
 
         The step's gradient is then the mean over the samples or tokens of all ranks and micro-batches: counts are
         summed over the ranks beside the gradients, which are divided by the sum. Scale every loss of a step. A loop
-        that gives all its losses needs nothing else: rows of batches are not counted then.
+        that gives all its losses needs nothing else: rows of batches are not counted then. Without gradients, as in an
+        evaluation, the loss comes back as it is.
 
         Parameters
         ----------
@@ -79,8 +79,9 @@ class Scaling:
             A mean over the rank's own samples, tokens, boxes or nodes; several means over the same ones may be added
             up first. Where there are none, it may be NaN. Not divided by the number of micro-batches.
         count
-            How many these are, 0 where there are none. None for a loss that is divided already by a count over all
-            ranks, such as the tokens of the global batch: it is averaged plainly.
+            How many these are, 0 where there are none. None for a loss that is already divided by a count over all
+            ranks, such as the tokens of the global batch, and multiplied by the number of ranks: its gradients are
+            averaged as they are.
 
         Raises
         ------
@@ -141,7 +142,7 @@ class Balance(Scaling):
         self.warn = steps.warn
         super().__init__(steps, OptimizerChecks(steps, lambda: planning.plan.sizes))
         # Ended with it: a job that drops its model and loader drops the balance too.
-        known, ranks = weakref.ref(steps), dist.get_process_group_ranks(exchange.group)
+        known, ranks = weakref.ref(steps), exchange.ranks
         shape_check = GatherShapeCheck(loader, lambda: bool((one := known()) and one.pending_sums.waits), ranks)
         self._stop_listening = weakref.finalize(self, listen(timer, shape_check))
         self._stop_listening.atexit = False

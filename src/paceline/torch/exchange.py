@@ -108,6 +108,16 @@ class Exchange:
         with np.load(io.BytesIO(sent.numpy().tobytes()), allow_pickle=False) as arrays:
             return dict(arrays)
 
+    @property
+    def name(self) -> str:
+        """The group's name, the same on all its ranks."""
+        return str(self.group.group_name)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The numbers that the group's ranks have in the whole job."""
+        return dist.get_process_group_ranks(self.group)
+
     def close(self) -> None:
         """Release the group's connections and threads. Reports under way are dropped."""
         self._work, self.under_way = None, False
@@ -132,3 +142,44 @@ class Exchange:
             f"within {limit}. See the logs of the other ranks; resume from the last checkpoint. The network reported: "
             f"{error}"
         )
+
+
+class OneProcess(Exchange):
+    """The exchange of a process that trains alone, in no process group.
+
+    >>> exchange = OneProcess()
+    >>> exchange.send([3.0, 4.0])
+    >>> exchange.receive().tolist()
+    [[3.0, 4.0]]
+    """
+
+    name, rank, world_size, ranks = "alone", 0, 1, [0]
+
+    def __init__(self) -> None:
+        self.under_way = False
+
+    def send(self, row_F: Sequence[float]) -> None:
+        """Keep the row until it is received."""
+        self._row_WF, self.under_way = np.array([row_F], dtype=np.float64), True
+
+    def receive(self) -> Array:
+        """Return the row, ``[1, F]``."""
+        self.under_way = False
+        return self._row_WF
+
+    def gather(self, thing: object) -> list[Any]:
+        """Return the value alone."""
+        return [thing]
+
+    def from_first(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the arrays themselves."""
+        return dict(state)
+
+    def close(self) -> None:
+        """Drop a row that nobody received."""
+        self.under_way = False
+
+
+def open_exchange(group: dist.ProcessGroup | None, timeout: float | None = None) -> Exchange:
+    """Return the exchange of a group's ranks; without a group, that of this process alone."""
+    return OneProcess() if group is None else Exchange(group, timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -98,14 +99,20 @@ def require_int(name: str, value: Any, minimum: int, unit: str = "") -> int:
 
 
 def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return the rank and the number of ranks: those of ``torch.distributed`` unless given.
+    """Return the rank and the number of ranks: those of ``torch.distributed`` unless given; without a group one rank.
 
     >>> place(2, 2)
     Traceback (most recent call last):
     ValueError: rank must lie in [0, 2), as there are 2 ranks, got 2
     """
-    rank = require_int("rank", dist.get_rank() if rank is None else rank, 0)
-    world_size = require_int("world_size", dist.get_world_size() if world_size is None else world_size, 1, "rank")
+    here, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    if ranks == 1 and rank is None and world_size is None and (started := int(os.environ.get("WORLD_SIZE", 1))) > 1:
+        raise RuntimeError(
+            f"{started} processes were started, but this one is in no group with the others: call "
+            "torch.distributed.init_process_group() before you make the loader"
+        )
+    rank = require_int("rank", here if rank is None else rank, 0)
+    world_size = require_int("world_size", ranks if world_size is None else world_size, 1, "rank")
     if rank >= world_size:
         raise ValueError(f"rank must lie in [0, {world_size}), as there are {world_size} ranks, got {rank}")
     return rank, world_size

@@ -24,8 +24,13 @@ def without_fabric(model: torch.nn.Module) -> torch.nn.Module:
     return inside  # type: ignore[no-any-return]
 
 
-def group_of(model: torch.nn.Module) -> dist.ProcessGroup:
-    """Return the group of the ranks that train together; refuse a model of which some must get the same samples."""
+def group_of(model: torch.nn.Module) -> dist.ProcessGroup | None:
+    """Return the group of the ranks that train together, None for a process that trains alone.
+
+    A model of which several ranks must get the same samples is refused.
+    """
+    if not dist.is_initialized():
+        return None
     ddp = ddp_of(model)
     group: Any = dist.group.WORLD if ddp is None else ddp.process_group
     sizes = {one.mesh_info.mesh.size() for one in _param_groups(model)}

@@ -324,6 +324,8 @@ class Weighting:
             count = float(count)
             if not 0 <= count < math.inf:
                 raise ValueError(f"count must be a finite number of at least 0 samples or tokens, got {count:g}")
+        if not torch.is_grad_enabled():  # an evaluation
+            return loss
         # In units that keep it near the loss itself.
         return scaled(loss, count, 1.0 if count is None else count * self.unit * self.loss_divisor)
 
@@ -513,7 +515,7 @@ class Weighting:
 
     @property
     def _store_key(self) -> str:
-        return f"paceline/{self.exchange.group.group_name}"
+        return f"paceline/{self.exchange.name}"
 
     def raise_error(self) -> None:
         """Raise the error of a refused step, once."""
