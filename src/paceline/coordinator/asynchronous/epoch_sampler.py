@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +33,11 @@ class SampleBatch:
         return SampleBatch(self.rows[count:], self.epochs[count:])
 
 
+NO_SAMPLES = SampleBatch(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 def _join_batches(batches: Sequence[SampleBatch]) -> SampleBatch:
-    none = np.empty(0, np.int64)
-    return SampleBatch(
-        np.concatenate([none, *(one.rows for one in batches)]), np.concatenate([none, *(one.epochs for one in batches)])
-    )
+    return SampleBatch(np.concatenate([one.rows for one in batches]), np.concatenate([one.epochs for one in batches]))
 
 
 class EpochSampler:
@@ -83,8 +83,8 @@ class EpochSampler:
         self.seed = seed
         self.epochs = epochs
         self.applied = 0
-        self._returned: deque[SampleBatch] = deque()
-        self._applied_by_epoch: dict[int, int] = {}
+        self._returned = NO_SAMPLES
+        self._applied_by_epoch: Counter[int] = Counter()
         self._shuffle(0)
 
     def draw(self, count: int, min_batch: int = 1) -> SampleBatch:
@@ -96,44 +96,37 @@ class EpochSampler:
             raise ValueError(f"count must be at least 1 sample, got {count}")
         if 0 < self.left - count < min_batch:
             count = int(self.left)
-        draws: list[SampleBatch] = []
+        draws = [self._returned.first(count)]
+        self._returned = self._returned.after(count)
+        count -= len(draws[0])
         while count > 0 and not self.empty:
-            if self._returned:
-                assigned = self._returned.popleft()
-                if len(assigned) > count:
-                    self._returned.appendleft(assigned.after(count))
-                    assigned = assigned.first(count)
-            else:
-                rows = self._order[self._place : self._place + count]
-                assigned = SampleBatch(rows, np.full(len(rows), self._epoch))
-                self._place += len(rows)
-                if self._place == self.samples:
-                    self._shuffle(self._epoch + 1)
-            draws.append(assigned)
-            count -= len(assigned)
-        return draws[0] if len(draws) == 1 else _join_batches(draws)
+            rows = self._order[self._place : self._place + count]
+            draws.append(SampleBatch(rows, np.full(len(rows), self._epoch)))
+            count -= len(rows)
+            self._place += len(rows)
+            if self._place == self.samples:
+                self._shuffle(self._epoch + 1)
+        return _join_batches(draws)
 
     def give_back(self, assigned: SampleBatch) -> None:
         """Take back samples that were assigned and not applied."""
-        if len(assigned):
-            self._returned.append(assigned)
+        self._returned = _join_batches([self._returned, assigned])
 
     def mark_applied(self, assigned: SampleBatch) -> None:
         """Record that samples were applied."""
         self.applied += len(assigned)
-        for epoch, count in Counter(assigned.epochs.tolist()).items():
-            self._applied_by_epoch[epoch] = self._applied_by_epoch.get(epoch, 0) + count
+        self._applied_by_epoch.update(assigned.epochs.tolist())
 
     @property
     def empty(self) -> bool:
         """True if there is nothing to draw now; samples may still come back."""
-        return not self._returned and self.epochs is not None and self._epoch >= self.epochs
+        return not len(self._returned) and self.epochs is not None and self._epoch >= self.epochs
 
     @property
     def left(self) -> float:
         """Number of samples that can be drawn now; infinite if the number of epochs is not limited."""
         fresh = math.inf if self.epochs is None else max(self.epochs - self._epoch, 0) * self.samples - self._place
-        return sum(map(len, self._returned)) + fresh
+        return len(self._returned) + fresh
 
     @property
     def is_finished(self) -> bool:
@@ -144,14 +137,13 @@ class EpochSampler:
     def epoch(self) -> int:
         """Number of epochs, from the first on, that have been applied completely."""
         epoch = 0
-        while self._applied_by_epoch.get(epoch) == self.samples:
+        while self._applied_by_epoch[epoch] == self.samples:
             epoch += 1
         return epoch
 
     def state_dict(self, held_batches: Sequence[SampleBatch] = ()) -> dict[str, NDArray[Any]]:
         """Return the state; samples in ``held_batches``, which workers hold, are drawn again when it is resumed."""
-        back = [*self._returned, *held_batches]
-        returned = _join_batches(back)
+        returned = _join_batches([self._returned, *held_batches])
         return {
             "size": np.array([self.samples, self.seed, -1 if self.epochs is None else self.epochs]),
             "place": np.array([self._epoch, self._place, self.applied]),
@@ -173,10 +165,10 @@ class EpochSampler:
         epoch, place, self.applied = (int(value) for value in state["place"])
         self._shuffle(epoch)
         self._place = place
-        self._returned = deque()
-        self.give_back(SampleBatch(state["returned_rows"].copy(), state["returned_epochs"].copy()))
-        counts = zip(state["applied_epochs"], state["applied_counts"], strict=True)
-        self._applied_by_epoch = {int(epoch): int(count) for epoch, count in counts}
+        self._returned = SampleBatch(state["returned_rows"].copy(), state["returned_epochs"].copy())
+        self._applied_by_epoch = Counter(
+            dict(zip(state["applied_epochs"].tolist(), state["applied_counts"].tolist(), strict=True))
+        )
 
     def validate_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Raise a ValueError if the state has other samples, another seed or more epochs than this sampler."""
