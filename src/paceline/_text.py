@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 MAX_NAMES = 3
-"""Workers that a sentence names; the others are counted."""
+"""Names in a sentence; the others are counted."""
 
 
 def percent(share: float) -> str:
@@ -45,13 +45,14 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
-def join_names(names: Sequence[str], more: int = 0) -> str:
-    """Return names joined by commas and "and", and how many more there are.
+def join_names(names: Sequence[str], limit: int = MAX_NAMES) -> str:
+    """Return the first names joined by commas and "and", and how many others there are.
 
-    >>> join_names(["a"]), join_names(["a", "b"]), join_names(["a", "b"], more=3)
+    >>> join_names(["a"]), join_names(["a", "b"]), join_names(list("abcde"), limit=2)
     ('a', 'a and b', 'a, b and 3 others')
     """
-    words = [*names, "1 other" if more == 1 else f"{more} others"] if more else list(names)
+    more = len(names) - limit
+    words = [*names[:limit], "1 other" if more == 1 else f"{more} others"] if more > 0 else list(names)
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 

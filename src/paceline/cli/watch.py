@@ -213,8 +213,8 @@ def _alarms(run: Run, silent_seconds: float) -> Iterator[Text]:
     missing = [int(w) for w in np.argsort(-run.silent_iterations, kind="stable") if run.silent_iterations[w]]
     if missing:
         lasts = {w: _text.count(int(run.silent_iterations[w]), "iteration") for w in missing}
-        named = [f"{to_printable(run.workers[w])} for {lasts[w]}" for w in missing[:3]]
-        whose = _text.join_names(named, max(len(missing) - 3, 0))
+        named = [f"{to_printable(run.workers[w])} for {lasts[w]}" for w in missing]
+        whose = _text.join_names(named)
         if len(missing) == np.isfinite(run.sizes[-1]).sum():
             whose = f"any worker for {lasts[missing[-1]]}"
         yield Text(f"No report from {whose}.", style="bold red")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline._text import MAX_NAMES, count, duration, join_names, percent
+from paceline._text import count, duration, join_names, percent
 from paceline.predictors.protocol import Forecast
 
 Reason: TypeAlias = str | tuple[Callable[..., str], tuple[Any, ...]]
@@ -82,8 +82,7 @@ def describe_move(
     'Moved 20 samples from a and c to b (200% faster than before)'
     """
     change = after - before
-    givers, more_givers = _largest_changes(-change)
-    takers, more_takers = _largest_changes(change)
+    givers, takers = _largest_changes(-change), _largest_changes(change)
     from_names, to_names = [workers[i] for i in givers], [workers[i] for i in takers]
     speed_before = None if known_before is None else known_speed(known_before)
     taker, giver = takers[0], givers[0]
@@ -102,7 +101,7 @@ def describe_move(
     elif slower >= 0.01:
         from_names[0] += f" ({percent(slower)} slower than {than})"
     samples = count(int(change[change > 0].sum()), "sample")
-    return f"Moved {samples} from {join_names(from_names, more_givers)} to {join_names(to_names, more_takers)}"
+    return f"Moved {samples} from {join_names(from_names)} to {join_names(to_names)}"
 
 
 def describe_resplit(event: str, workers: Sequence[str], sizes: Sizes, known: Array) -> str:
@@ -186,12 +185,9 @@ def describe_missing_reports(workers: Sequence[str], missing_reports: Sizes) -> 
 
 
 def _list_workers(workers: Sequence[str], mask: Mask) -> str:
-    rows = np.flatnonzero(mask)
-    return join_names([workers[int(i)] for i in rows[:MAX_NAMES]], max(len(rows) - MAX_NAMES, 0))
+    return join_names([workers[i] for i in np.flatnonzero(mask).tolist()])
 
 
-def _largest_changes(change: Sizes) -> tuple[list[int], int]:
-    """Return the workers that changed most, and how many others changed."""
-    order = np.argsort(-change, kind="stable")[:MAX_NAMES]
-    changed = int((change > 0).sum())
-    return [int(i) for i in order if change[i] > 0], max(changed - MAX_NAMES, 0)
+def _largest_changes(change: Sizes) -> list[int]:
+    """Return the workers whose change is above 0, the largest first."""
+    return [int(i) for i in np.argsort(-change, kind="stable") if change[i] > 0]

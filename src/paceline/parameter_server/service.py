@@ -307,7 +307,7 @@ def _copy_row(parameter_row: Vector, into: Vector | None) -> Vector:
 
 
 MAX_LISTED = 3
-"""Most sentences of one kind in a round's reason, and most names in one; the others are counted."""
+"""Most sentences of one kind in a round's reason; the others are counted."""
 
 
 class ServerSnapshot:
@@ -402,11 +402,7 @@ def _describe_round(before: ServerSnapshot, snapshot: ServerSnapshot, verdicts: 
 
 
 def _list_names(verb: str, worker_names: Sequence[str]) -> list[str]:
-    return (
-        [f"{verb}: {join_names(worker_names[:MAX_LISTED], max(len(worker_names) - MAX_LISTED, 0))}"]
-        if worker_names
-        else []
-    )
+    return [f"{verb}: {join_names(worker_names)}"] if worker_names else []
 
 
 def _first_sentences(sentences: Sequence[str]) -> list[str]:

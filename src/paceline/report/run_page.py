@@ -88,7 +88,7 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
         return answer(asks, "It moves", turns, longest, detail.replace("It was", "it was"))
     if len(found) == 1:
         return answer(asks, worker_label(workers[worst.worker]), detail)
-    names = join_names([worker_label(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
+    names = join_names([worker_label(workers[one.worker]) for one in found[1:]], limit=2)
     too = f"{names} {'was' if len(found) == 2 else 'were'} slow for a while too."
     return answer(asks, worker_label(workers[worst.worker]), detail, too)
 

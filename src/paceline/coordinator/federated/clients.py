@@ -384,7 +384,7 @@ def learn_from_replies(
         (cleared, "the time of %s now depends on the batch size, which is balanced from here on"),
     ):
         if names := [report.clients[i] for i in np.flatnonzero(np.isin(rows, changed))]:
-            logger.warning(sentence, join_names(names[:MAX_NAMES], max(len(names) - MAX_NAMES, 0)))
+            logger.warning(sentence, join_names(names))
     doubtful_W = np.isfinite(report.speed) & ~accepted_W
     columns["rejected"][rows[doubtful_W]] += 1
     columns["rejected"][rows[accepted_W]] = 0

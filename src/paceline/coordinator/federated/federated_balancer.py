@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array
-from paceline._text import MAX_NAMES, join_names
+from paceline._text import join_names
 from paceline.coordinator.federated.clients import BatchTimeFits, Clients, learn_from_replies, summarize_round
 from paceline.coordinator.federated.rounds import ForecastSource, Reason, RoundPlan, RoundReport
 from paceline.coordinator.federated.sizes import RoundInputs, choose_sizes
@@ -290,8 +290,8 @@ class FederatedBalancer:
         strangers = [name for name, i in zip(report.clients, place, strict=True) if i < 0 or not plan.participating[i]]
         if strangers:
             raise ValueError(
-                f"{join_names(strangers[:MAX_NAMES], max(len(strangers) - MAX_NAMES, 0))} replied but were not asked "
-                "in this round: leave replies of earlier rounds out of the report"
+                f"{join_names(strangers)} replied but were not asked in this round: leave replies of earlier rounds "
+                "out of the report"
             )
         rows = self._clients.join(plan.clients)
         columns, replied = self._clients.columns, rows[place]

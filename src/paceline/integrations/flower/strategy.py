@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paceline._files import atomic_write
 from paceline._require import require
-from paceline._text import MAX_NAMES, count, join_names
+from paceline._text import count, join_names
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.integrations.flower.record import (
@@ -96,9 +96,9 @@ def first_replies(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
         else:
             found[reply.client] = reply
     if strangers:
-        named = join_names(strangers[:MAX_NAMES], max(len(strangers) - MAX_NAMES, 0))
         logger.warning(
-            "replies of %s are left out of the forecasts: they were not asked in this round, or replied twice", named
+            "replies of %s are left out of the forecasts: they were not asked in this round, or replied twice",
+            join_names(strangers),
         )
     return list(found.values())
 
@@ -240,9 +240,9 @@ class BalancedStrategy:
         if key is not None and (corrected := weight_by_data(messages, key)):
             self._warn_once(
                 "weights",
-                f"{key!r} of client {join_names(corrected[:MAX_NAMES], max(len(corrected) - MAX_NAMES, 0))} was the "
-                "number of samples processed, by which fast clients' data would count for more; it is replaced by the "
-                f"number of samples that the client holds. Reply with {key!r} as the size of its data",
+                f"{key!r} of client {join_names(corrected)} was the number of samples processed, by which fast "
+                "clients' data would count for more; it is replaced by the number of samples that the client holds. "
+                f"Reply with {key!r} as the size of its data",
             )
         return tuple(self.strategy.aggregate_train(server_round, messages))
 
@@ -320,9 +320,8 @@ class BalancedStrategy:
         if mute:
             self._warn_once(
                 "mute",
-                f"client {join_names(mute[:MAX_NAMES], max(len(mute) - MAX_NAMES, 0))} replied without a time: put "
-                'watch.stop() of stopwatch(message) into its reply\'s content["paceline"]; until then it '
-                "is treated as one that was never seen",
+                f"client {join_names(mute)} replied without a time: put watch.stop() of stopwatch(message) into its "
+                'reply\'s content["paceline"]; until then it is treated as one that was never seen',
             )
 
     def _warn_once(self, topic: str, sentence: str) -> None:
