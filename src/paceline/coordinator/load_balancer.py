@@ -140,7 +140,6 @@ class LoadBalancer:
     _limits: Limits
     _missing_reports: Sizes
     _has_silent_workers: bool
-    _forecast_in_use: Forecast
     _bounds_in_use: Bounds | None
 
     def __init__(
@@ -179,10 +178,9 @@ class LoadBalancer:
         with suppress(AttributeError, TypeError):  # one's own class may have no room for it
             predictor._paceline_owner = self._owner  # type: ignore[attr-defined]
         self._iterations, self._since_last_plan = 0, 1
-        self._regret = np.zeros(2)
         self._hedging = Hedging(global_batch, horizon)
         forecast = self._reset_fleet(limits)
-        self.plan = self._plan_given_sizes(self._sizes, forecast, "Equal batches: no iteration has been reported yet")
+        self.plan = self._plan_given_sizes(forecast, "Equal batches: no iteration has been reported yet")
 
     def __repr__(self) -> str:
         return f"LoadBalancer({self.predictor!r}, workers={len(self.workers)}, global_batch={self.global_batch})"
@@ -213,8 +211,7 @@ class LoadBalancer:
         """
         # Everything is checked before anything is learned, so that a refused report changes nothing.
         require_int("iterations", iterations, minimum=1)
-        if covariates_now is not None:
-            _check_covariates_shape("covariates_now", covariates_now, self.predictor)
+        _check_covariates_shape("covariates_now", covariates_now, self.predictor)
         self.observe(report)
         self._iterations += iterations
         self._since_last_plan = iterations
@@ -240,8 +237,7 @@ class LoadBalancer:
                 "this balancer's predictor has since been passed to another LoadBalancer, which has reset it: pass "
                 "each balancer a predictor of its own, such as copy.deepcopy(predictor)"
             )
-        if report.covariates is not None:
-            _check_covariates_shape("the report's covariates", report.covariates, self.predictor)
+        _check_covariates_shape("the report's covariates", report.covariates, self.predictor)
         speed_W = report.speed
         self._forecaster.observe(report)
         silent = not report.complete and math.isnan(np.add.reduce(speed_W))
@@ -288,7 +284,6 @@ class LoadBalancer:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return all that was learned and decided, with the predictor's state; loading it resumes exactly."""
-        predictor = {f"predictor/{name}": value for name, value in self._forecaster.state_dict().items()}
         return {
             "workers": np.array(self.workers, dtype=np.str_),
             "global_batch": np.array(self.global_batch),
@@ -299,7 +294,7 @@ class LoadBalancer:
             "memory_limits": self._limits.memory.copy(),
             "regret": self._regret.copy(),
             **{f"hedging/{name}": value for name, value in self._hedging.state_dict().items()},
-            **predictor,
+            **{f"predictor/{name}": value for name, value in self._forecaster.state_dict().items()},
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -334,9 +329,8 @@ class LoadBalancer:
         self._has_silent_workers = bool(self._missing_reports.any())
         known = np.array(state["speed_before"])
         self._forecast_in_use = Forecast(known, spread=np.zeros(len(known)))
-        self.plan = self._plan_given_sizes(
-            self._sizes, self._forecaster.predict(horizon=self.horizon), (why.describe_resume, (self._iterations,))
-        )
+        forecast = self._forecaster.predict(horizon=self.horizon)
+        self.plan = self._plan_given_sizes(forecast, (why.describe_resume, (self._iterations,)))
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -353,7 +347,7 @@ class LoadBalancer:
         self._bounds_in_use = bounds
         if self._has_silent_workers:
             reasons.append((why.describe_missing_reports, (self.workers, self._missing_reports)))
-        acted = _sizes_differ(chosen.sizes, self.plan.split.sizes)
+        acted = not np.array_equal(chosen.sizes, self.plan.sizes)
         return self._make_plan(chosen, forecast, reasons, acted=acted, gain=gain)
 
     def _choose_split(
@@ -364,25 +358,21 @@ class LoadBalancer:
         current = evaluate(curves, self._sizes)
         equal = limits.equal_sizes if bounds is limits.policy_bounds else limits.equal_sizes_within(bounds)
         if self._iterations < policy.warmup:
-            chosen = evaluate(curves, equal) if _sizes_differ(equal, self._sizes) else current
+            chosen = current if np.array_equal(equal, self._sizes) else evaluate(curves, equal)
             reason = (why.describe_warmup, (self._iterations, policy.warmup))
             return chosen, relative_gain(current.makespan, chosen.makespan), [reason]
         now = _DecisionInputs(forecast, curves, self._comparison_curves(curves, forecast), bounds, equal)
         if bounds is not self._bounds_in_use and bounds.are_broken_by(self._sizes, policy.batch_multiple):
             best = now.with_forecast_times(self._best_split(now))
             broken = (why.describe_broken_bounds, (self.workers, self._sizes, bounds.high))
-            return (
-                best,
-                relative_gain(current.makespan, best.makespan),
-                [self._move_reason(best.sizes, forecast), broken],
-            )
+            reasons = [self._move_reason(best.sizes, forecast), broken]
+            return best, relative_gain(current.makespan, best.makespan), reasons
         chosen, gain, reasons = self._weigh_change(now, current)
         if bounds.any_limited:
             # Workers that memory keeps from taking more while they wait: they end 2% or more before the last one.
-            full_W = bounds.is_limited & (chosen.sizes + policy.batch_multiple > bounds.high)
-            reasons.append(
-                (why.describe_memory_limits, (self.workers, full_W & (chosen.seconds < 0.98 * chosen.makespan)))
-            )
+            held_W = bounds.is_limited & (chosen.sizes + policy.batch_multiple > bounds.high)
+            held_W &= chosen.seconds < 0.98 * chosen.makespan
+            reasons.append((why.describe_memory_limits, (self.workers, held_W)))
         return chosen, gain, reasons
 
     def _weigh_change(self, inputs: _DecisionInputs, current: Split) -> tuple[Split, float, list[why.Reason]]:
@@ -392,23 +382,16 @@ class LoadBalancer:
         makespan = in_use.makespan
         checks_extremes = self._iterations % 16 < self._since_last_plan  # rarely, because it takes time
         if checks_extremes and (nearer := self._find_less_extreme(inputs, in_use)) is not None:
-            return (
-                inputs.with_forecast_times(nearer),
-                0.0,
-                [self._move_reason(nearer.sizes, inputs.forecast), ": sizes so unequal no longer save any time"],
-            )
+            moved = self._move_reason(nearer.sizes, inputs.forecast)
+            return inputs.with_forecast_times(nearer), 0.0, [moved, ": sizes so unequal no longer save any time"]
         # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
         lower_bound = _makespan_lower_bound(inputs.comparison_curves, self.global_batch)
         upper_gain = relative_gain(makespan, lower_bound)
         if upper_gain <= 0:
             return current, 0.0, [why.NOTHING_TO_GAIN]
         regret[1] += self._since_last_plan * upper_gain
-        if regret[0] + regret[1] <= cost:
-            return (
-                current,
-                0.0,
-                [(why.describe_small_gain, ("at most ", upper_gain, float(regret[0] + regret[1]), cost))],
-            )
+        if (total := float(regret[0] + regret[1])) <= cost:
+            return current, 0.0, [(why.describe_small_gain, ("at most ", upper_gain, total, cost))]
         step = self.policy.batch_multiple
         best = self._best_split(inputs)
         gain = max(relative_gain(makespan, best.makespan), 0.0)
@@ -420,18 +403,13 @@ class LoadBalancer:
             return current, 0.0, [(why.describe_small_gain, ("", gain, float(regret[0]), cost))]
         expected = (why.describe_saving, (best.makespan, makespan, self.horizon, inputs.is_hedged))
         rounding = (why.describe_rounding, (step, best.makespan, lower_bound))
-        return (
-            inputs.with_forecast_times(best),
-            gain,
-            [self._move_reason(best.sizes, inputs.forecast), expected, rounding],
-        )
+        moved = self._move_reason(best.sizes, inputs.forecast)
+        return inputs.with_forecast_times(best), gain, [moved, expected, rounding]
 
     def _best_split(self, inputs: _DecisionInputs) -> Split:
         """Return the split that ends soonest, or a less extreme one that takes at most 1% longer."""
-        best, extreme = (
-            self._best_split_within(inputs, np.inf),
-            EXTREME_DEVIATION * self.global_batch / len(self._sizes),
-        )
+        best = self._best_split_within(inputs, np.inf)
+        extreme = EXTREME_DEVIATION * self.global_batch / len(self._sizes)
         while (distance := float(np.abs(best.sizes - inputs.equal_sizes).max())) > extreme:
             nearer = self._best_split_within(inputs, distance / 2)
             if nearer.makespan > (1 + MIN_EXTREME_GAIN) * best.makespan:
@@ -456,10 +434,8 @@ class LoadBalancer:
         """Return the best split whose sizes are at most this many samples away from equal ones."""
         step = self.policy.batch_multiple
         distance = np.floor(distance / step) * step
-        low, high = (
-            np.maximum(inputs.bounds.low, inputs.equal_sizes - distance),
-            np.minimum(inputs.bounds.high, inputs.equal_sizes + distance),
-        )
+        low = np.maximum(inputs.bounds.low, inputs.equal_sizes - distance)
+        high = np.minimum(inputs.bounds.high, inputs.equal_sizes + distance)
         return split(inputs.comparison_curves, self.global_batch, lower=low, upper=high, batch_multiple=step)
 
     def _move_reason(self, sizes: Sizes, forecast: Forecast) -> why.Reason:
@@ -491,12 +467,13 @@ class LoadBalancer:
             best = split(curves, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step)
             self._sizes = best.sizes
         facts = (event, self.workers, self._sizes, why.known_speed(forecast))
-        self.plan = self._plan_given_sizes(self._sizes, forecast, (why.describe_resplit, facts), acted=True)
+        self.plan = self._plan_given_sizes(forecast, (why.describe_resplit, facts), acted=True)
         return self.plan
 
-    def _plan_given_sizes(self, sizes: Sizes, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
-        """Return a plan with these sizes, without deciding on them."""
-        return self._make_plan(evaluate(_curves_without_limits(forecast), sizes), forecast, [reason], acted=acted)
+    def _plan_given_sizes(self, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
+        """Return a plan with the sizes in use, without deciding on them."""
+        in_use = evaluate(_curves_without_limits(forecast), self._sizes)
+        return self._make_plan(in_use, forecast, [reason], acted=acted)
 
     def _make_plan(
         self,
@@ -510,11 +487,6 @@ class LoadBalancer:
         for values in (split.sizes, split.seconds):
             values.flags.writeable = False  # a caller's change would be one of the balancer's own state
         return Plan(self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations)
-
-
-def _sizes_differ(before: Sizes, after: Sizes) -> bool:
-    """Return whether sizes differ; one call of C, as a step asks at every iteration."""
-    return before.tobytes() != after.tobytes()
 
 
 def _check_covariates_shape(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:
@@ -532,16 +504,12 @@ def _check_covariates_shape(name: str, covariates: ArrayLike | None, predictor: 
 
 def _require_fleet(report: Report, count: int) -> None:
     """Refuse a report that does not have one number for each worker."""
-    shapes = np.asarray(report.samples).shape, np.asarray(report.seconds).shape
-    if shapes != ((count,), (count,)):
-        raise ValueError(
-            f"the report must hold samples and seconds for each of the {count} workers, got the shapes {shapes[0]} and "
-            f"{shapes[1]}; call join or leave when the fleet changes"
-        )
-    for name in ("comm_seconds", "out_of_memory"):
+    for name in ("samples", "seconds", "comm_seconds", "out_of_memory"):
         values = getattr(report, name)
-        if values is not None and np.shape(values) != (count,):
+        if values is None and name in ("comm_seconds", "out_of_memory"):
+            continue
+        if np.shape(values) != (count,):
             raise ValueError(
-                f"{name} must hold one value for each of the {count} workers, got the shape {np.shape(values)}; call "
-                "join or leave when the fleet changes"
+                f"the report's {name} must hold one value for each of the {count} workers, got the shape "
+                f"{np.shape(values)}; call join or leave when the fleet changes"
             )

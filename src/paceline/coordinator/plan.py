@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator import reasons as why
@@ -112,12 +111,7 @@ class Plan:
         >>> LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan.checksum
         1928808633027677
         """
+        fleet = hashlib.blake2b(json.dumps(self.workers).encode(), digest_size=8).digest()
         # "<i8" fixes size and byte order on every platform.
-        facts = _hash_workers(self.workers) + self.iteration.to_bytes(8, "little") + self.sizes.astype("<i8").tobytes()
+        facts = fleet + self.iteration.to_bytes(8, "little") + self.sizes.astype("<i8").tobytes()
         return int.from_bytes(hashlib.blake2b(facts, digest_size=8).digest(), "little") >> 12
-
-
-@lru_cache(maxsize=8)
-def _hash_workers(workers: tuple[str, ...]) -> bytes:
-    """Return a hash of the fleet; Python's own hash of a string differs between processes."""
-    return hashlib.blake2b(json.dumps(workers).encode(), digest_size=8).digest()

@@ -49,15 +49,9 @@ class Limits:
         """Return the policy's bounds for this fleet; a ValueError says if no split satisfies them."""
         lower = _bound_per_worker(policy.lower, workers, unnamed=1)
         upper = _bound_per_worker(policy.upper, workers, unnamed=np.inf)
+        alike, step = Curves.from_speed(np.ones(len(workers))), policy.batch_multiple
         # Solved only for its checks: they name the bound that makes every split impossible.
-        split(
-            Curves.from_speed(np.ones(len(workers))),
-            global_batch,
-            lower=lower,
-            upper=upper,
-            batch_multiple=policy.batch_multiple,
-        )
-        step = policy.batch_multiple
+        split(alike, global_batch, lower=lower, upper=upper, batch_multiple=step)
         low, high = np.ceil(lower / step) * step, np.floor(np.minimum(upper, global_batch) / step) * step
         return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if memory is None else memory)
 
@@ -91,10 +85,8 @@ class Limits:
 
     def equal_sizes_within(self, bounds: Bounds) -> Sizes:
         """Return sizes as equal as the bounds allow, ``[W]``."""
-        alike = Curves.from_speed(np.ones(len(bounds.low)))
-        return split(
-            alike, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=self.batch_multiple
-        ).sizes
+        alike, step = Curves.from_speed(np.ones(len(bounds.low))), self.batch_multiple
+        return split(alike, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step).sizes
 
     def _bounds_within(self, limit: Array | float) -> Bounds:
         fits = np.floor(np.minimum(self.memory, limit) / self.batch_multiple) * self.batch_multiple

@@ -98,15 +98,13 @@ class WorkModel:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learned."""
-        workers = len(self._recent[-1]) if self._recent else 0
-        past = np.stack(self._recent) if self._recent else np.zeros((0, workers, len(self.coefficients) + 1))
         return {
             "coefficients": self.coefficients.copy(),
             "fixed": np.array(self.fixed_seconds),
             "status": np.array(self.status.name),
             "seen": np.array(self._num_observed),
             "fits": np.array([self._next_fit, self._refit_interval]),
-            "past": past,
+            "past": self.recent_observations(len(self._recent)),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:

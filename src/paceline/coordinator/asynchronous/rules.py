@@ -12,7 +12,6 @@ import numpy as np
 from paceline._arrays import Array, Mask, Sizes
 from paceline.coordinator.asynchronous.optimizer import Vector, is_finite
 from paceline.coordinator.asynchronous.workers import Member, Workers
-from paceline.predictors import Curves
 from paceline.solver import split
 
 
@@ -133,9 +132,7 @@ class BalancedSizing(Sizing):
 
     def sizes(self, inputs: SizingInputs) -> Sizes:
         workers = len(inputs.sizes)
-        return split(
-            Curves.from_speed(inputs.speed), inputs.batch * workers, lower=1, comm=inputs.overhead_seconds
-        ).sizes
+        return split(inputs.speed, inputs.batch * workers, lower=1, comm=inputs.overhead_seconds).sizes
 
 
 def _affordable_divisors(slower_W: Array, full_W: Array, comm_W: Array) -> Array:
