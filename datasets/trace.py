@@ -114,6 +114,12 @@ class Trace:
     def __len__(self) -> int:
         return int(self.seconds.shape[0])
 
+    def __getitem__(self, iterations: slice) -> Trace:
+        """Return the part of the trace with these iterations: ``trace[:1000]``."""
+        if not isinstance(iterations, slice):
+            raise TypeError(f"a trace takes a slice of iterations, such as trace[:1000], got {iterations!r}")
+        return self.select(iterations)
+
     def __repr__(self) -> str:
         covariates = ", ".join(self.covariate_names) or "no covariates"
         return f"<Trace {self.name!r}: {len(self)} iterations x {len(self.workers)} workers; {covariates}>"
@@ -140,6 +146,9 @@ class Trace:
         >>> trace = Trace(samples=[[8, 8], [8, 8]], seconds=[[1, 2], [1, 2]], workers=["a", "b"])
         >>> trace.select(slice(1, None), workers=["b"]).speed
         array([[4.]])
+        >>> train, test = trace[:1], trace[1:]
+        >>> len(train), len(test)
+        (1, 1)
         """
         names = self.workers if workers is None else tuple(workers)
         place = {name: w for w, name in enumerate(self.workers)}
@@ -187,6 +196,24 @@ class Trace:
         if self.covariates is not None:
             columns |= {name: self.covariates[:, :, d].ravel() for d, name in enumerate(self.covariate_names)}
         return pd.DataFrame(columns)
+
+    def plot(self, **options: Any) -> Any:
+        """Plot every worker's speed with pandas and Matplotlib, and return the axes.
+
+        Parameters
+        ----------
+        **options
+            Options of :meth:`pandas.DataFrame.plot`, such as ``ax`` or ``figsize``.
+
+        Raises
+        ------
+        ImportError
+            If Matplotlib is missing.
+        """
+        import pandas as pd
+
+        options = {"xlabel": "iteration", "ylabel": "samples/s", "title": self.name, **options}
+        return pd.DataFrame(self.speed, columns=list(self.workers)).plot(**options)
 
     @classmethod
     def from_frame(

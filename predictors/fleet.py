@@ -18,6 +18,8 @@ from paceline._arrays import Array, Mask, all_true, any_true
 from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED, Forecast, Report
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from paceline.datasets import Trace
 
 
@@ -294,6 +296,52 @@ class FleetPredictor(Params):
             return self.make_forecast(covariates_WD, horizon)
         with np.errstate(all="ignore"):
             return self.make_forecast(covariates_WD, horizon)
+
+    def predict_frame(
+        self, horizons: Sequence[int] = (1,), *, covariates: ArrayLike | None = None, interval: float = 0.9
+    ) -> pd.DataFrame:
+        """Forecast several horizons at once, as a tidy frame.
+
+        Parameters
+        ----------
+        horizons
+            Iterations ahead, each at least 1.
+        covariates
+            As :meth:`predict` takes them.
+        interval
+            Probability with which the speed lies between ``low`` and ``high``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``horizon``, ``worker``, ``speed``, ``low`` and ``high``, in samples/s: a row for each horizon and worker.
+
+        Examples
+        --------
+        >>> from paceline.predictors import EWMA, Report
+        >>> model = EWMA()
+        >>> model.reset(["a", "b"])
+        >>> model.observe(Report(samples=[64, 64], seconds=[1.0, 2.0]))
+        >>> model.predict_frame([1, 5])[["horizon", "worker", "speed"]]
+           horizon worker  speed
+        0        1      a   64.0
+        1        1      b   32.0
+        2        5      a   64.0
+        3        5      b   32.0
+        """
+        import pandas as pd
+
+        if not 0.0 < interval < 1.0:
+            raise ValueError(f"interval must lie strictly between 0 and 1, got {interval}")
+        parts = []
+        for horizon in horizons:
+            forecast = self.predict(covariates=covariates, horizon=horizon)
+            low, high = forecast.quantile((1.0 - interval) / 2), forecast.quantile((1.0 + interval) / 2)
+            columns = {"speed": forecast.speed, "low": low, "high": high}
+            parts.append(pd.DataFrame({"horizon": horizon, "worker": list(self.workers), **columns}))
+        if not parts:
+            raise ValueError("horizons must name at least one iteration ahead, such as [1, 5, 20]")
+        return pd.concat(parts, ignore_index=True)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learned and observed, as arrays."""

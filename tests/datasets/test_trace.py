@@ -223,7 +223,18 @@ def test_select_keeps_order_asked_for(iterations, names, count):
     assert (part.workers, part.covariate_names, part.meta) == (tuple(asked), trace.covariate_names, trace.meta)
     for name in (*MEASURED, "covariates"):
         np.testing.assert_array_equal(getattr(part, name), getattr(trace, name)[iterations][:, at])
-    np.testing.assert_array_equal(trace.select(iterations).work, trace.work[iterations])
+    np.testing.assert_array_equal(trace[iterations].work, trace.work[iterations])
+    with pytest.raises(TypeError, match=r"takes a slice of iterations, such as trace\[:1000\], got 3"):
+        trace[3]
+
+
+def test_plot_has_a_line_for_each_worker():
+    pytest.importorskip("matplotlib").use("Agg")
+    trace = whole(4, 3)
+    axes = trace.plot(title="speeds")
+    assert [line.get_label() for line in axes.lines] == list(trace.workers)
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), trace.speed[:, 1])
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("speeds", "iteration", "samples/s")
 
 
 def test_frame_meta_is_given_and_found():

@@ -151,3 +151,21 @@ def test_horizon_dropped_after_idle_reports(make):
     assert horizons_of(model) == {2, 3}
     model.observe(Report([1.0, 1.0], [1.0, 2.0]))
     assert horizons_of(model) == {3}
+
+
+def test_frame_has_the_forecasts_of_all_horizons():
+    model = Auto()
+    model.reset(["a", "b"])
+    for k in range(30):
+        model.observe(Report(samples=[64, 64], seconds=[1.0 + 0.1 * (k % 3), 2.0]))
+    frame = model.predict_frame([1, 5], interval=0.5)
+    for horizon, rows in frame.groupby("horizon"):
+        forecast = model.predict(horizon=horizon)
+        assert list(rows["worker"]) == ["a", "b"]
+        for column, expected in (("speed", forecast.speed), ("low", forecast.quantile(0.25))):
+            np.testing.assert_array_equal(rows[column], expected)
+        assert (rows["low"] <= rows["high"]).all()
+    with pytest.raises(ValueError, match="horizons must name at least one"):
+        model.predict_frame([])
+    with pytest.raises(ValueError, match="interval must lie strictly between 0 and 1, got 90"):
+        model.predict_frame(interval=90)
