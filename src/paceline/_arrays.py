@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
@@ -40,6 +41,11 @@ def all_true(mask: Mask) -> bool:
 def all_finite(numbers: Array) -> bool:
     """Return whether no number is NaN or infinite; numbers must be small enough for a sum, as logarithms are."""
     return isfinite(np.add.reduce(numbers, axis=None))
+
+
+def substate(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the entries of a state whose names begin with ``prefix/``, without that prefix."""
+    return {name.removeprefix(f"{prefix}/"): value for name, value in state.items() if name.startswith(f"{prefix}/")}
 
 
 def finite_mean(values: Array) -> float:

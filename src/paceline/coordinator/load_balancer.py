@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array, Sizes, substate
 from paceline._curves import Curves
 from paceline.coordinator import reasons as why
 from paceline.coordinator.hedging import Hedging
@@ -314,15 +314,13 @@ class LoadBalancer:
         limits = Limits.from_policy(self.policy, workers, self.global_batch, np.array(state["memory_limits"]))
         before = self._forecaster.state_dict()
         try:
-            self._forecaster.load_state_dict(
-                {name[10:]: v for name, v in state.items() if name.startswith("predictor/")}
-            )
+            self._forecaster.load_state_dict(substate(state, "predictor"))
         except BaseException:
             self._forecaster.load_state_dict(before)  # a refused state must change nothing
             raise
         self._limits = limits
         self._regret = np.array(state["regret"])
-        self._hedging.load_state_dict({name[8:]: v for name, v in state.items() if name.startswith("hedging/")})
+        self._hedging.load_state_dict(substate(state, "hedging"))
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
         self._missing_reports = np.array(state["missed"])

@@ -6,7 +6,7 @@ Axes: P parameters, W workers.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array, Sizes, substate
 from paceline._text import count
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, gradient_error
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.staleness import Lookahead, StalenessReport, straggler_bound
-from paceline.coordinator.asynchronous.store import GatheredPushes, ParameterStore, Push, substate
+from paceline.coordinator.asynchronous.store import GatheredPushes, ParameterStore, Push
 from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers, WorkerStep
 from paceline.predictors import Predictor
 
@@ -43,7 +43,7 @@ WASTED_OUTCOMES = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
 
 @dataclass
 class WorkerAccount:
-    """One worker's steps.
+    """One worker's steps, by their outcome.
 
     A step that was given up counts with all its samples, as nobody knows how far it was, and with the seconds that its
     worker says it took, once it says so.
@@ -51,7 +51,7 @@ class WorkerAccount:
 
     steps: Counter[Outcome] = field(default_factory=Counter)
     samples: Counter[Outcome] = field(default_factory=Counter)
-    seconds: dict[Outcome, float] = field(default_factory=dict)
+    seconds: defaultdict[Outcome, float] = field(default_factory=lambda: defaultdict(float))
     largest_staleness: int = 0
     """Of what was applied."""
 
@@ -79,13 +79,13 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.accounts: dict[str, WorkerAccount] = {}
+        self.accounts: defaultdict[str, WorkerAccount] = defaultdict(WorkerAccount)
 
     def record(
         self, worker: str, outcome: Outcome, *, samples: int, staleness: int = 0, seconds: float = math.nan
     ) -> None:
         """Record a worker's step that has ended."""
-        account = self.accounts.setdefault(worker, WorkerAccount())
+        account = self.accounts[worker]
         account.steps[outcome] += 1
         account.samples[outcome] += samples
         if outcome not in WASTED_OUTCOMES:
@@ -95,8 +95,7 @@ class Ledger:
     def record_seconds(self, worker: str, outcome: Outcome, seconds: float) -> None:
         """Record the computing time of a step; an unknown one counts nothing."""
         if 0 < seconds < math.inf:
-            booked = self.accounts.setdefault(worker, WorkerAccount()).seconds
-            booked[outcome] = booked.get(outcome, 0.0) + seconds
+            self.accounts[worker].seconds[outcome] += seconds
 
     def steps(self, *outcomes: Outcome) -> int:
         """Return how many steps ended with any of these outcomes."""

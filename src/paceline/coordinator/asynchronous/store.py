@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import substate
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, is_finite
 from paceline.coordinator.asynchronous.rules import Compensation
@@ -116,11 +117,6 @@ class ParameterStore:
         self._pending_gradient, self._weight = None, 0.0
         if self._sum_P is not None:
             self._sum_P.fill(0.0)
-
-
-def substate(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """Return the entries of a state under a name, without that prefix."""
-    return {key.removeprefix(f"{prefix}/"): value for key, value in state.items() if key.startswith(f"{prefix}/")}
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline import _text
-from paceline._arrays import Array, Mask, Sizes
+from paceline._arrays import Array, Mask, Sizes, substate
 from paceline._text import MAX_NAMES, join_names
 from paceline.coordinator.federated.rounds import LAST_CLIENT_PHRASES, ForecastSource, Reason, RoundPlan, RoundReport
 from paceline.predictors import Curves, Forecast, Predictor, Report
@@ -204,11 +204,7 @@ class Clients:
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Load a state, into a new object only: one that is incomplete or of another predictor may fail half-way."""
-        parts: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in ("clients", *FORECAST_PARTS)}
-        for key, value in state.items():
-            part, _, name = key.partition("/")
-            parts.get(part, {})[name] = value
-        own = parts["clients"]
+        own = substate(state, "clients")
         if missing := {"names", "devices", *CLIENT_COLUMNS} - set(own):
             raise ValueError(f"the state lacks {sorted(missing)}: load one that this version of paceline saved")
         names = [str(name) for name in own["names"]]
@@ -221,7 +217,7 @@ class Clients:
         self._devices = {str(device): index for index, device in enumerate(own["devices"])}
         self.columns = {name: np.array(own[name], dtype=kind) for name, (kind, _) in CLIENT_COLUMNS.items()}
         for part, predictor in self._predictors.items():
-            predictor.load_state_dict(parts[part])
+            predictor.load_state_dict(substate(state, part))
             if list(predictor.workers) != names:
                 raise ValueError(
                     f"the predictor of {part} in the state has other clients than the state itself: load one that "

@@ -53,15 +53,6 @@ class RoundReport:
     (array([80., 40.]), array([1., 2.]))
     """
 
-    clients: tuple[str, ...]
-    samples: Array
-    seconds: Array
-    comm_seconds: Array
-    elapsed: Array
-    out_of_memory: Mask
-    failed: Mask
-    waited: float
-
     def __init__(
         self,
         *,
