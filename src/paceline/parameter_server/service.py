@@ -18,9 +18,9 @@ import numpy as np
 
 from paceline._files import atomic_write
 from paceline._text import count, join_names
-from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
+from paceline.coordinator.asynchronous.epoch_sampler import NO_SAMPLES
 from paceline.coordinator.asynchronous.optimizer import Vector
-from paceline.coordinator.asynchronous.server import WASTED_OUTCOMES, Outcome, Server, Verdict, WorkerAccount
+from paceline.coordinator.asynchronous.server import WASTED_OUTCOMES, Outcome, Pulled, Server, Verdict
 from paceline.coordinator.asynchronous.staleness import StalenessReport
 from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.recording.records import Round
@@ -41,12 +41,9 @@ def notify(listeners: list[Callable[[EventT], None]], event: EventT, list_name: 
 
 
 @dataclass(frozen=True, eq=False)
-class WorkItem:
+class WorkItem(Pulled):
     """A step for a worker, with its own copy of the parameters; no samples when the training has ended."""
 
-    stamp: Stamp
-    parameters: Vector
-    assigned: SampleBatch
     waited_seconds: float
     """How long the pull waited for others, in seconds."""
 
@@ -58,8 +55,7 @@ class WorkItem:
 
 def finished_work(parameters: Vector, waited_seconds: float = 0.0) -> WorkItem:
     """Return the work item that ends a worker's loop: no samples, and the final parameters, ``[P]``."""
-    none = np.empty(0, np.int64)
-    return WorkItem(Stamp(-1, -1), parameters, SampleBatch(none, none), waited_seconds)
+    return WorkItem(Stamp(-1, -1), parameters, NO_SAMPLES, waited_seconds)
 
 
 @dataclass(eq=False)
@@ -245,11 +241,8 @@ class Service:
                     return finished_work(_copy_row(self.server.parameters, into), time.monotonic() - began)
                 waited_before, events = True, self._events
                 # Whoever began a step meanwhile, perhaps with what another thread has just taken back, gets its time.
-                if (
-                    self._change_condition.wait(self._patience)
-                    or events != self._events
-                    or not self.server.sampler.empty
-                ):
+                woken = self._change_condition.wait(self._patience)
+                if woken or events != self._events or not self.server.sampler.empty:
                     continue
                 # No samples are left but those that steps under way hold.
                 for member in [one for one in self.server.fleet if one.step is not None]:
@@ -344,7 +337,7 @@ class RoundRecorder:
         if not (complete or server.is_finished):
             return
         ledger, workers = server.ledger, server.workers
-        accounts = [ledger.accounts.get(worker, WorkerAccount()) for worker in workers]
+        accounts = [ledger.accounts[worker] for worker in workers]
         staleness = [
             [one.staleness for one in self._verdicts if one.worker == worker and one.staleness >= 0]
             for worker in workers
@@ -389,9 +382,7 @@ def _describe_round(before: ServerSnapshot, snapshot: ServerSnapshot, verdicts: 
     parts = [
         *_list_names("Joined", [worker for worker in snapshot.sizes if worker not in before.sizes]),
         *_list_names("Left", [worker for worker in before.sizes if worker not in snapshot.sizes]),
-        *_first_sentences(
-            [reason for worker, reason in snapshot.stragglers.items() if worker not in before.stragglers]
-        ),
+        *_first_sentences([why for worker, why in snapshot.stragglers.items() if worker not in before.stragglers]),
         *_first_sentences([one.why for one in verdicts if one.outcome in WASTED_OUTCOMES]),
         *_list_names("Steps given up at the bound", given_up),
         *([f"{count(returned, 'sample')} of steps that were given up went back"] if returned else []),
