@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from paceline._require import require
-from paceline._runtime import Heartbeat, wait_at_exit
+from paceline._runtime import heartbeat, wait_at_exit
 from paceline.datasets import Trace
 from paceline.predictors import FleetPredictor, Predictor
 from paceline.predictors.fitting import FitOptions, FitProgress, TraceSummary, fit_with
@@ -37,8 +37,8 @@ def show_progress() -> Iterator[Callable[[FitProgress], None]]:
     console = Console(stderr=True)
     if not console.is_terminal:
         line = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-        with Heartbeat(line, "fitting") as lines:
-            yield lambda progress: lines.update(progress_line(progress))
+        with heartbeat(line, "fitting") as update:
+            yield lambda progress: update(progress_line(progress))
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=console, transient=True) as bars:

@@ -16,8 +16,7 @@ from uuid import uuid4
 def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` to write to; it is renamed to ``path`` only if the block succeeds."""
     requested, path = Path(path), Path(path).resolve()  # through a link, so that the link stays
-    _require_file_target(requested, path)
-    with _report_requested_path(requested, path.parent), _locked_temporary_file(path) as temporary:
+    with _temporary_file(requested) as temporary:
         yield temporary
         temporary.chmod(0o666 & ~_read_umask())  # begun as a file that only its owner can read
         with temporary.open("rb") as file:
@@ -27,28 +26,25 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 def require_writable(path: str | Path) -> None:
     """Raise an error unless a file can be written here: called before long work, not after it."""
-    requested, path = Path(path), Path(path).resolve()
-    _require_file_target(requested, path)
-    with _report_requested_path(requested, path.parent), _locked_temporary_file(path):
+    with _temporary_file(Path(path)):
         pass
 
 
-def _require_file_target(requested_path: Path, path: Path) -> None:
+@contextmanager
+def _temporary_file(requested_path: Path) -> Iterator[Path]:
+    """Yield the temporary file of a path; system errors name the requested path in its place."""
+    path = requested_path.resolve()
     if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
         kind = "a folder" if path.is_dir() else "not a regular file"
         raise OSError(f"{requested_path} is {kind}: pass the path of a file")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {requested_path.name}: folder {requested_path.parent} does not exist")
-
-
-@contextmanager
-def _report_requested_path(requested_path: Path, folder: Path) -> Iterator[None]:
-    """Report system errors with the requested path in place of that of the temporary file."""
     try:
-        yield
+        with _locked_temporary_file(path) as temporary:
+            yield temporary
     except OSError as error:
         about = str(error.filename or "")
-        if error.errno is None or (about and Path(about).parent != folder):
+        if error.errno is None or (about and Path(about).parent != path.parent):
             raise
         raise type(error)(error.errno, f"cannot write {requested_path}: {error.strerror}") from error
 
@@ -149,7 +145,11 @@ class LineWriter:
             self._write(content)
         except OSError as error:
             self.lost_lines += 1
-            self._log_lost(error)
+            if not self._is_failing:
+                self._log.error("%s: a line could not be written and is lost: %s", self.path, error)
+            self._is_failing = True
+            with suppress(OSError):  # tried again before the next line
+                self._truncate_torn_line()
             return False
         self._line_break = b""
         if self._is_failing:
@@ -188,10 +188,3 @@ class LineWriter:
             self.file.truncate(self.file.seek(0, 2) - self._torn_bytes)
             self.file.seek(0, 2)  # truncating leaves the position behind the end, where zeros would fill the gap
             self._torn_bytes = 0
-
-    def _log_lost(self, error: OSError) -> None:
-        if not self._is_failing:
-            self._log.error("%s: a line could not be written and is lost: %s", self.path, error)
-        self._is_failing = True
-        with suppress(OSError):  # tried again before the next line
-            self._truncate_torn_line()

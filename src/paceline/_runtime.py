@@ -7,11 +7,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 
 @cache
@@ -57,30 +57,26 @@ HEARTBEAT_SECONDS = 10.0
 """Seconds between two progress lines; shorter commands write none."""
 
 
-class Heartbeat:
-    """Writes a progress line every ten seconds, from a background thread: what is being done, and for how long."""
+@contextmanager
+def heartbeat(write_line: Callable[[str], None], activity: str) -> Iterator[Callable[[str], None]]:
+    """Write a progress line every ten seconds, from a background thread: what is being done, and for how long.
 
-    def __init__(self, write_line: Callable[[str], None], activity: str) -> None:
-        self._write = write_line
-        self._activity = activity
-        self._stop_event = threading.Event()
-        self._thread = threading.Thread(target=self._write_lines, name="paceline-heartbeat", daemon=True)
+    Yields a function that sets the words of the next line.
+    """
+    start_time, stop_event = time.monotonic(), threading.Event()
 
-    def update(self, activity: str) -> None:
-        """Set the words of the next line."""
-        self._activity = activity
+    def update(text: str) -> None:
+        nonlocal activity
+        activity = text
 
-    def __enter__(self) -> Self:
-        self._start_time = time.monotonic()
-        self._thread.start()
-        return self
+    def write_lines() -> None:
+        while not stop_event.wait(HEARTBEAT_SECONDS):
+            write_line(f"{activity} ({time.monotonic() - start_time:,.0f} s so far)")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop_event.set()
-        self._thread.join()
-
-    def _write_lines(self) -> None:
-        while not self._stop_event.wait(HEARTBEAT_SECONDS):
-            self._write(f"{self._activity} ({time.monotonic() - self._start_time:,.0f} s so far)")
+    thread = threading.Thread(target=write_lines, name="paceline-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield update
+    finally:
+        stop_event.set()
+        thread.join()

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
-from paceline._runtime import Heartbeat
+from paceline._runtime import heartbeat
 from paceline._text import to_printable
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def show_activity(activity: str) -> Iterator[Callable[[str], None]]:
         with err.status(f"{escape(to_printable(activity))} ...") as status:
             yield lambda text: status.update(f"{escape(to_printable(text))} ...")
     else:
-        with Heartbeat(lambda line: err.print(line, markup=False, highlight=False), activity) as lines:
-            yield lines.update
+        with heartbeat(lambda line: err.print(line, markup=False, highlight=False), activity) as update:
+            yield update
 
 
 def print_frames(frames: dict[str, pd.DataFrame], as_json: bool) -> None:
