@@ -19,52 +19,34 @@ from paceline._text import to_printable
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import Waiting, waiting
 
-RUN_SCHEMA_VERSION = ROUND_SCHEMA_VERSION = 1
-"""The versions of the formats; a reader refuses later versions."""
-
-WORKER_KEYS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
-WORK_KEY = "work"
-"""Known of workers too where samples have costs; lines of other jobs lack it."""
-
-FLEET_KEYS = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
-
-ROUND_WORKER_KEYS = ("sizes", "staleness", "expected", "done", "wasted", "waited")
-ROUND_FLEET_KEYS = (
-    *("index", "time", "version", "applied", "dropped", "abandoned", "refused"),
-    *("wasted_share", "largest"),
-)
+SCHEMA_VERSION = 1
+"""The version of both formats; a reader refuses later versions."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Kind:
     """Keys of the lines of one kind of run."""
 
-    schema_version: int  # the newest that can be read
     fleet_keys: tuple[str, ...]
+    nullable_keys: tuple[str, ...] = ()  # those of the fleet's numbers that may be null
     worker_keys: tuple[str, ...]
-    optional_worker_keys: tuple[str, ...]  # a line may lack them
-    nullable_keys: tuple[str, ...]  # those of the fleet's numbers that may be null
-    other_types: dict[str, type]  # further keys of a line, and their types; the reason is the last
+    optional_worker_keys: tuple[str, ...] = ()  # a line may lack them
+    other_types: dict[str, type]  # further keys of a line, and their types
 
 
-KINDS = {
-    "paceline_run": Kind(
-        RUN_SCHEMA_VERSION,
-        FLEET_KEYS,
-        WORKER_KEYS,
-        (WORK_KEY,),
-        ("wall_seconds", "equal_seconds", "overhead_seconds", "gain"),
-        {"agreed": bool, "acted": bool, "why": str},
-    ),
-    "paceline_async_run": Kind(
-        ROUND_SCHEMA_VERSION,
-        ROUND_FLEET_KEYS,
-        ROUND_WORKER_KEYS,
-        (),
-        (),
-        {"stragglers": list, "acted": bool, "why": str},
-    ),
-}
+ITERATIONS = Kind(
+    fleet_keys=("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain"),
+    nullable_keys=("wall_seconds", "equal_seconds", "overhead_seconds", "gain"),
+    worker_keys=("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned"),
+    optional_worker_keys=("work",),  # known where samples have costs
+    other_types={"agreed": bool, "acted": bool, "why": str},
+)
+ROUNDS = Kind(
+    fleet_keys=("index", "time", "version", "applied", "dropped", "abandoned", "refused", "wasted_share", "largest"),
+    worker_keys=("sizes", "staleness", "expected", "done", "wasted", "waited"),
+    other_types={"stragglers": list, "acted": bool, "why": str},
+)
+KINDS = {"paceline_run": ITERATIONS, "paceline_async_run": ROUNDS}
 """Kinds of runs by the key that marks a header, whose value is the schema version."""
 
 
@@ -130,22 +112,16 @@ class RunReader:
 
     def run(self) -> Run | AsyncRun:
         """Return the run so far; only the records that are kept."""
-        workers, of_workers, of_fleet = self._stack_columns()
-        common: dict[str, Any] = {
-            "name": str(self.path),
-            "workers": workers,
-            "of_workers": of_workers,
-            "of_fleet": of_fleet,
+        fields: dict[str, Any] = {
+            key: tuple(line.other_fields[place] for line in self._lines)
+            for place, key in enumerate(self._kind.other_types)
         }
-        others = list(zip(*(line.other_fields for line in self._lines), strict=True)) or [()] * len(
-            self._kind.other_types
-        )
-        common |= {"why": others[-1], "skipped_lines": self.skipped_lines, "lost_records": self.lost_records}
-        if self._kind is KINDS["paceline_async_run"]:
-            about: dict[str, Any] = {name: self._header.get(name) for name in ("scheme", "bound", "batch")}
-            return AsyncRun(**common, **about, stragglers=tuple(map(tuple, others[0])), acted=others[1])
-        agreed, acted = (np.array(one, dtype=bool) for one in others[:2])
-        return Run(**common, agreed=agreed, acted=acted)
+        fields["workers"], fields["of_workers"], fields["of_fleet"] = self._stack_columns()
+        fields |= {"name": str(self.path), "skipped_lines": self.skipped_lines, "lost_records": self.lost_records}
+        if self._kind is ROUNDS:
+            fields |= {name: self._header.get(name) for name in ("scheme", "bound", "batch")}
+            return AsyncRun(**fields | {"stragglers": tuple(map(tuple, fields["stragglers"]))})
+        return Run(**fields | {name: np.array(fields[name], dtype=bool) for name in ("agreed", "acted")})
 
     def _stack_columns(self) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
         """Return all workers, in the order in which they appeared, and their numbers, ``[T, W]``, and the fleet's."""
@@ -166,7 +142,7 @@ class RunReader:
         self._first_bytes, self.ended = b"", False
         self._headers: dict[str, dict[str, Any]] = {}  # by run: a broken header explains no line
         self._header: dict[str, Any] = {}  # the newest
-        self._kind = KINDS["paceline_run"]
+        self._kind = ITERATIONS
 
     def _process_line(self, text: bytes) -> None:
         line = parse_object(text)
@@ -192,7 +168,7 @@ class RunReader:
 
     def _process_header(self, key: str, line: dict[str, Any]) -> None:
         schema, workers = line[key], line.get("workers")
-        if isinstance(schema, int) and schema > KINDS[key].schema_version:
+        if isinstance(schema, int) and schema > SCHEMA_VERSION:
             raise ValueError(
                 f"{to_printable(str(self.path))} was written by paceline {to_printable(str(line.get('version')))}, "
                 "whose format this version does not know; read it with that version or a later one"
@@ -246,8 +222,8 @@ class Run:
 
     name: str  # the file it was read from
     workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
-    of_workers: Mapping[str, Array]  # [T, W], under the names in WORKER_KEYS, and work
-    of_fleet: Mapping[str, Array]  # [T], under the names in FLEET_KEYS
+    of_workers: Mapping[str, Array]  # [T, W], under the names of the worker keys of ITERATIONS
+    of_fleet: Mapping[str, Array]  # [T], under the names of its fleet keys
     agreed: NDArray[np.bool_]  # all workers had the same plan, [T]
     acted: NDArray[np.bool_]  # the next sizes differ, [T]
     why: tuple[str, ...]  # the balancer's reasons
@@ -266,7 +242,7 @@ class Run:
     @property
     def work(self) -> Array | None:
         """Cost of the samples, ``[T, W]``, in average samples; None if no line says so."""
-        work_TW = self.of_workers[WORK_KEY]
+        work_TW = self.of_workers["work"]
         return work_TW if np.isfinite(work_TW).any() else None
 
     @property
@@ -411,8 +387,8 @@ class AsyncRun:
     bound: int | None
     batch: int
     workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
-    of_workers: Mapping[str, Array]  # [R, W], under the names in ROUND_WORKER_KEYS
-    of_fleet: Mapping[str, Array]  # [R], under the names in ROUND_FLEET_KEYS
+    of_workers: Mapping[str, Array]  # [R, W], under the names of the worker keys of ROUNDS
+    of_fleet: Mapping[str, Array]  # [R], under the names of its fleet keys
     stragglers: tuple[tuple[str, ...], ...]
     acted: tuple[bool, ...]
     why: tuple[str, ...]

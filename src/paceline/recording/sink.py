@@ -27,13 +27,7 @@ from paceline._text import count, duration, escape_surrogates, percent, to_print
 from paceline._version import __version__
 from paceline.datasets.waiting_time import waiting
 from paceline.recording.records import Iteration, Round
-from paceline.recording.run_reader import (
-    ROUND_FLEET_KEYS,
-    ROUND_SCHEMA_VERSION,
-    ROUND_WORKER_KEYS,
-    RUN_SCHEMA_VERSION,
-    parse_object,
-)
+from paceline.recording.run_reader import ROUNDS, SCHEMA_VERSION, parse_object
 
 logger = logging.getLogger("paceline.metrics")
 
@@ -543,7 +537,7 @@ def _iteration_lines(iteration: Iteration) -> tuple[dict[str, Any], dict[str, An
     numbers, plan = summary(iteration), iteration.plan
     units = {"time": "seconds since the epoch", "sizes": "samples", "work": "average samples"}
     header = {
-        "paceline_run": RUN_SCHEMA_VERSION,
+        "paceline_run": SCHEMA_VERSION,
         "version": __version__,
         "workers": list(iteration.workers),
         "global_batch": int(plan.sizes.sum()),
@@ -570,7 +564,7 @@ def _iteration_lines(iteration: Iteration) -> tuple[dict[str, Any], dict[str, An
 def _round_lines(record: Round) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header of the file, and the line of a round."""
     header = {
-        "paceline_async_run": ROUND_SCHEMA_VERSION,
+        "paceline_async_run": SCHEMA_VERSION,
         "version": __version__,
         "workers": list(record.workers),
         **{name: getattr(record, name) for name in ("scheme", "bound", "batch")},
@@ -583,9 +577,9 @@ def _round_lines(record: Round) -> tuple[dict[str, Any], dict[str, Any]]:
         },
     }
     line = {
-        **{name: json_number(getattr(record, name)) for name in ROUND_FLEET_KEYS},
+        **{name: json_number(getattr(record, name)) for name in ROUNDS.fleet_keys},
         "time": round(record.time, 3),
-        **{name: json_numbers(getattr(record, name)) for name in ROUND_WORKER_KEYS},
+        **{name: json_numbers(getattr(record, name)) for name in ROUNDS.worker_keys},
         "stragglers": list(record.stragglers),
         "acted": record.acted,
         "why": record.why,
