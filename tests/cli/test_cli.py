@@ -53,7 +53,7 @@ def test_a_model_is_fitted_kept_and_compared(tmp_path, trace, fitting):
 @pytest.mark.slow
 def test_evaluate_scores_all_or_named_kinds(trace, fitting, monkeypatch):
     few = ("last-value", "ewma", "batch-time", "auto")
-    monkeypatch.setattr("paceline.predictors.NAMES", few)
+    monkeypatch.setattr("paceline.cli.main.NAMES", few)
     tables = json.loads(run("evaluate", "-t", trace, "-f", fitting, "--json"))
     assert {row["predictor"] for row in tables["overall"]} == set(few)
     shown = {"rmse", "mae", "coverage", "overhead", "microseconds"}

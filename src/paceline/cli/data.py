@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.markup import escape
 
 from paceline._files import require_writable
 from paceline._text import to_printable
+from paceline.cli import options as sources
 from paceline.cli.output import AsJson, Options, out, print_rows
-
-if TYPE_CHECKING:
-    from paceline.datasets import Trace
+from paceline.datasets import Trace, recorded
+from paceline.datasets.formats.tables import write_csv
+from paceline.datasets.readers import FORMATS
 
 data_app = typer.Typer(help="List, describe and read traces, and write them as Parquet or CSV.", no_args_is_help=True)
 
@@ -33,9 +34,6 @@ def data_list(
     what: Annotated[str, typer.Argument(help="shipped or formats.")] = "shipped", as_json: AsJson = False
 ) -> None:
     """List the traces that come with the library, or the formats it reads."""
-    from paceline.datasets import recorded
-    from paceline.datasets.readers import FORMATS
-
     if what == "shipped":
         rows = [_summary(recorded.load(name)) for name in recorded.names()]
     elif what == "formats":
@@ -54,7 +52,7 @@ def data_info(name: Source, file_format: FileFormat = None, options: Options = N
     balancing would save, [cyan]paceline evaluate[/] whether speeds can be forecast.
     """
     limit = 50  # a file may hold thousands of traces
-    found = list(islice(_traces(name, file_format, options), limit + 1))
+    found = list(islice(sources.find_traces(name, file_format, options), limit + 1))
     about = [
         {**_summary(trace), "covariates": ", ".join(trace.covariate_names), **_flaws(trace), **trace.meta}
         for trace in found
@@ -93,7 +91,7 @@ def data_load(
     if not one:
         target.mkdir(parents=True, exist_ok=True)
     require_writable(target if one else target / "trace.parquet")
-    traces = _traces(name, file_format, options)
+    traces = sources.find_traces(name, file_format, options)
     first = list(islice(traces, 2))
     if not first:
         raise ValueError(f"{name} holds no trace to write")
@@ -113,12 +111,6 @@ def data_load(
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
-def _traces(name: str, file_format: str | None, options: list[str] | None) -> Iterator[Trace]:
-    from paceline.cli import options as sources
-
-    return sources.find_traces(name, file_format, **sources.options_of(options))
-
-
 def _readable(key: str, value: Any) -> str:
     """Return a value as people read it: four digits, thousands apart, a date beside seconds since 1970."""
     if isinstance(value, float):
@@ -130,15 +122,10 @@ def _readable(key: str, value: Any) -> str:
 
 
 def _write_trace(trace: Trace, path: Path) -> None:
-    import numpy as np
-
-    from paceline.datasets.formats.tables import write_csv
-
     if path.suffix == ".csv":
         write_csv(trace, path)
     else:
         trace.save(path)
-
     unmeasured = "" if np.isfinite(trace.speed).any() else ", usage only: no speed"
     out.print(
         f"{path}: {len(trace)} iterations of {len(trace.workers)} workers{unmeasured}; dropped: "
@@ -147,8 +134,6 @@ def _write_trace(trace: Trace, path: Path) -> None:
 
 
 def _summary(trace: Trace) -> dict[str, Any]:
-    import numpy as np
-
     speed = trace.speed
     measured = speed[:, np.isfinite(speed).any(axis=0)]
     variation = (np.nanstd(measured, axis=0) / np.nanmean(measured, axis=0)).mean() if measured.size else None
@@ -166,8 +151,6 @@ def _summary(trace: Trace) -> dict[str, Any]:
 
 def _flaws(trace: Trace) -> dict[str, Any]:
     """Return what to know about a trace before learning from it; shares lie in [0, 1]."""
-    import numpy as np
-
     speed = trace.speed
     there = np.isfinite(speed)
     if not there.any():
@@ -192,8 +175,6 @@ def _flaws(trace: Trace) -> dict[str, Any]:
 
 
 def _why_no_speed(trace: Trace) -> str:
-    import numpy as np
-
     if trace.covariate_names and np.isnan(trace.samples).all() and np.isnan(trace.seconds).all():
         return "the trace only has usage"
     for name, panel in (("samples", trace.samples), ("seconds", trace.seconds)):

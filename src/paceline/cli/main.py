@@ -8,7 +8,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +15,11 @@ import typer
 from rich.markup import escape
 
 from paceline._text import to_printable
+from paceline.cli import options as sources
 from paceline.cli.audit import audit
 from paceline.cli.data import data_app
 from paceline.cli.fit import FitTraces, fit
 from paceline.cli.live import live
-from paceline.cli.options import DEFAULT_PREDICTORS, user_location
 from paceline.cli.output import (
     AsJson,
     Options,
@@ -38,14 +37,16 @@ from paceline.cli.record import record
 from paceline.cli.report import report
 from paceline.cli.simulate import simulate
 from paceline.cli.watch import watch
+from paceline.datasets import Trace
+from paceline.predictors import NAMES, FleetPredictor
+from paceline.training import describe_model
+from paceline.training.fit import fit as fit_to
+from paceline.training.fit import progress_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paceline.datasets import Trace
     from paceline.eval import Replay
-    from paceline.predictors import FleetPredictor
-    from paceline.training import FitProgress
 
 app = typer.Typer(name="paceline", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(data_app, name="data")
@@ -108,7 +109,6 @@ def evaluate(
     best, or whether chance alone gives such a difference more than once in twenty times: [cyan]not significant[/].
     """
     from paceline.eval import leaderboard
-    from paceline.predictors import NAMES
 
     require_page(to_page)
     scored, models, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on, options)
@@ -147,7 +147,9 @@ def replay(
     from paceline.eval.backtest import traces_by_name
 
     require_page(to_page)
-    scored, models, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on, options)
+    scored, models, skipped = _traces_and_models(
+        predictors or list(sources.DEFAULT_PREDICTORS), traces, fit_on, options
+    )
     schemes = {name: Balanced(model) for name, model in models.items()}
     done: dict[str, Replay] = {}  # trace by trace, as replay_all does, to show how far it is
     with show_activity("replaying") as update:
@@ -203,7 +205,7 @@ def main() -> None:
             warnings.showwarning = _show_warning
             app(_one_option_each(sys.argv[1:]))
     except Exception as error:
-        place = user_location(error)
+        place = sources.user_location(error)
         if not place and not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
             raise
         text = f"{type(error).__name__}: {error} ({place})" if place else str(error)
@@ -238,9 +240,6 @@ def _traces_and_models(
     """Return the traces to score, the fitted predictors, and skipped ones with reasons."""
     import pandas as pd
 
-    from paceline.cli import options as sources
-    from paceline.training import fit as fit_to
-
     scored, fitted_on = (
         sources.traces(names, split, options) for names, split in ((traces, "held-out"), (fit_on, "fit"))
     )
@@ -256,14 +255,7 @@ def _traces_and_models(
         with show_activity(f"fitting {text}") as update:
             model = sources.predictor(text)
             try:
-                # Covariates that no trace has would silently change nothing.
-                there = sorted({name for trace in scored for name in trace.covariate_names})
-                if lacks := [name for name in getattr(model, "covariates", None) or () if name not in there]:
-                    raise ValueError(f"{text} names covariates {lacks}, which no trace has: choose from {there}")
-                if sources.is_model(text):
-                    _warn_if_fitted(text, scored)
-                shown = partial(_show, update, f"fitting {text}")
-                models[text] = model if sources.is_model(text) else fit_to(model, fitted_on, progress=shown)
+                models[text] = _fit_unless_saved(text, model, scored, fitted_on, update)
             except ImportError as error:
                 missing[text] = error
     if not models:
@@ -272,19 +264,20 @@ def _traces_and_models(
     return scored, models, pd.DataFrame(skipped, columns=["predictor", "reason"])
 
 
-def _show(update: Callable[[str], None], activity: str, progress: FitProgress) -> None:
-    from paceline.training.fit import progress_line
-
-    update(f"{activity}, {progress_line(progress)}")
-
-
-def _warn_if_fitted(model: str, scored: list[Trace]) -> None:
-    """Warn if a model is scored on a trace with the name of one that it was fitted to."""
-    from paceline.training import describe_model
-
-    fitted = set(str(describe_model(model)["fitted_on"]).split(", "))
+def _fit_unless_saved(
+    text: str, model: FleetPredictor, scored: list[Trace], fitted_on: list[Trace], update: Callable[[str], None]
+) -> FleetPredictor:
+    """Return a fitted predictor; that of a model file as it is, with a warning if it was fitted to a scored trace."""
+    # Covariates that no trace has would silently change nothing.
+    there = sorted({name for trace in scored for name in trace.covariate_names})
+    if lacks := [name for name in getattr(model, "covariates", None) or () if name not in there]:
+        raise ValueError(f"{text} names covariates {lacks}, which no trace has: choose from {there}")
+    if not sources.is_model(text):
+        return fit_to(model, fitted_on, progress=lambda done: update(f"fitting {text}, {progress_line(done)}"))
+    fitted = set(str(describe_model(text)["fitted_on"]).split(", "))
     if same := sorted(fitted & {trace.name for trace in scored}):
         err.print(
-            f"{escape(model)} was fitted to traces called {escape(to_printable(str(same)))}; a model file stores "
+            f"{escape(text)} was fitted to traces called {escape(to_printable(str(same)))}; a model file stores "
             "only names, so if these are the same traces, its scores here are too good"
         )
+    return model

@@ -29,11 +29,11 @@ DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:covariates=()", "narx", "arima
 """Predictors that are replayed unless others are named."""
 
 
-def find_traces(name: str, file_format: str | None = None, **options: Any) -> Iterator[Trace]:
+def find_traces(name: str, file_format: str | None = None, options: Sequence[str] | None = None) -> Iterator[Trace]:
     """Yield the trace of a recorded job's name, or the traces of a file or a folder of any format."""
-    path = Path(name)
+    path, known = Path(name), options_of(options)
     if path.exists():
-        yield from readers.iter_traces(path, file_format, **options)
+        yield from readers.iter_traces(path, file_format, **known)
     elif name in recorded.names():
         yield recorded.load(name)
     elif path.suffix or len(path.parts) > 1:
@@ -111,7 +111,8 @@ def predictor(text: str) -> FleetPredictor:
     """Return a predictor: a model file, a name with arguments (``ewma:smoothing=0.5``), or a class of the user's."""
     if is_model(text):
         return load_model(text)
-    return user_predictor(text) if NAMED.fullmatch(text) else named(text)
+    found = NAMED.fullmatch(text)
+    return named(text) if found is None else _user_predictor(found)
 
 
 NAMED = re.compile(r"(?P<module>[^:]+\.py|\w[\w.]*):(?P<name>[A-Za-z_]\w*)(?::(?P<arguments>.*))?")
@@ -122,13 +123,7 @@ files: set[str] = set()
 """The files of a user's own modules that were run."""
 
 
-def user_predictor(text: str) -> FleetPredictor:
-    """Return a new predictor of a class in a file, or in a module that can be imported from the working folder.
-
-    The file is run, as ``python my_file.py`` would.
-    """
-    found = NAMED.fullmatch(text)
-    assert found is not None, "predictor says so"
+def _user_predictor(found: re.Match[str]) -> FleetPredictor:
     module = import_module(found["module"])
     kind = getattr(module, found["name"], None)
     if not inspect.isclass(kind):
@@ -141,7 +136,7 @@ def user_predictor(text: str) -> FleetPredictor:
     missing = missing_members(made)
     if arguments or missing:
         lacks = f"it lacks {missing}" if missing else "only classes that inherit from FleetPredictor take arguments"
-        raise ValueError(f"{text} must implement paceline.predictors.Predictor: {lacks}")
+        raise ValueError(f"{found[0]} must implement paceline.predictors.Predictor: {lacks}")
     return as_fleet_predictor(made)
 
 

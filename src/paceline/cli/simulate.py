@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from paceline._text import to_printable
+from paceline.cli.options import find_traces
 from paceline.cli.output import AsJson, Options, out, show_activity
 
 if TYPE_CHECKING:
@@ -55,13 +56,12 @@ def simulate(
             f"simulate takes exactly one of a source (a trace or a log), --speeds and --profile, got {len(sources)}"
         )
     with show_activity("replaying"):
-        found = (
-            _of_speeds(speeds, batch, noise)
-            if speeds
-            else _of_profiles(profiles, batch, noise)
-            if profiles
-            else _of_traces(str(source), file_format, options or [], batch, noise)
-        )
+        if speeds:
+            found = _of_speeds(speeds, batch, noise)
+        elif profiles:
+            found = _of_profiles(profiles, batch, noise)
+        else:
+            found = _of_traces(str(source), file_format, options, batch, noise)
     if as_json:
         print(json.dumps([{"job": name, **one.to_dict()} for name, one in found]))
         return
@@ -71,12 +71,11 @@ def simulate(
 
 
 def _of_traces(
-    source: str, file_format: str | None, options: list[str], batch: int | None, noise: float
+    source: str, file_format: str | None, options: list[str] | None, batch: int | None, noise: float
 ) -> list[tuple[str, Simulation]]:
-    from paceline.cli.options import find_traces, options_of
     from paceline.eval.simulate import simulate as simulated
 
-    traces = find_traces(source, file_format, **options_of(options))
+    traces = find_traces(source, file_format, options)
     found = [(trace.name, simulated(trace, global_batch=batch, noise=noise)) for trace in traces]
     if not found:
         raise ValueError(f"{source} holds no trace")
