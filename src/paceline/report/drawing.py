@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from paceline._text import duration, percent
@@ -153,26 +154,25 @@ def _y_limits(rows: Iterable[Values]) -> tuple[float, float]:
 
 def _path(along: Values, values: Values, sides: tuple[float, ...]) -> str:
     """Return a path through the known values; it is interrupted where one is not known."""
-    pieces: list[list[str]] = [[]]
-    for x, y in zip(along, values, strict=True):
-        if x is None or y is None:
-            pieces.append([])
-        else:
-            pieces[-1].append(_point(x, y, sides))
-    subpaths = [piece if len(piece) > 1 else [f"{piece[0]}h.01"] for piece in pieces if piece]  # a lone point is a dot
-    return "".join("M" + ("L".join(piece)) for piece in subpaths)
+    pieces = [[_point(x, y, sides) for x, y in points] for points in _known_stretches(along, values)]
+    subpaths = [piece if len(piece) > 1 else [f"{piece[0]}h.01"] for piece in pieces]  # a lone point is a dot
+    return "".join(f"M{'L'.join(piece)}" for piece in subpaths)
 
 
 def _area(along: Values, low: Values, high: Values, sides: tuple[float, ...]) -> str:
     """Return the outline of the area between two lines, closed wherever one is not known."""
-    outlines: list[list[tuple[str, str]]] = [[]]
-    for x, below, above in zip(along, low, high, strict=True):
-        if x is None or below is None or above is None:
-            outlines.append([])
-        else:
-            outlines[-1].append((_point(x, below, sides), _point(x, above, sides)))
-    closed = ([one for one, _ in outline] + [one for _, one in reversed(outline)] for outline in outlines if outline)
-    return "".join(f"M{'L'.join(points)}Z" for points in closed)
+    outlines = (
+        [_point(x, y, sides) for x, y, _ in points] + [_point(x, y, sides) for x, _, y in reversed(points)]
+        for points in _known_stretches(along, low, high)
+    )
+    return "".join(f"M{'L'.join(outline)}Z" for outline in outlines)
+
+
+def _known_stretches(*rows: Values) -> Iterator[list[Any]]:
+    """Yield points, one number of each row, that follow each other without an unknown number."""
+    for is_known, points in groupby(zip(*rows, strict=True), key=lambda point: None not in point):
+        if is_known:
+            yield list(points)
 
 
 def _point(x: float, y: float, sides: tuple[float, ...]) -> str:

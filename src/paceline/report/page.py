@@ -203,7 +203,7 @@ def page(
         table("Data", (("data", "text"), ("holds", "text")), data),
     )
     about = {"paceline_report": 1, "version": __version__, "kind": kind, "title": title, "command": command}
-    made: Page = _json_safe({**about, "verdict": list(verdict), "sections": [*sections, origin]})
+    made: Page = _to_json({**about, "verdict": list(verdict), "sections": [*sections, origin]})
     return made
 
 
@@ -244,7 +244,7 @@ def render(page: Page) -> str:
     style, script = ((TEMPLATE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = _environment().get_template("page.html")
-    return template.render(page=_escape_controls(page), style=style, script=script, digest=digest)
+    return template.render(page=_to_json(page), style=style, script=script, digest=digest)
 
 
 @cache
@@ -265,21 +265,14 @@ def _environment() -> Environment:
     return environment
 
 
-def _escape_controls(value: Any) -> Any:
-    """Return a value whose texts show their control characters, in charts' data as well."""
+def _to_json(value: Any) -> Any:
+    """Return a value as JSON holds it, without NaN and infinity, and with control characters of its texts escaped."""
     if isinstance(value, Mapping):
-        return {key: _escape_controls(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_escape_controls(one) for one in value]
-    return to_printable(value) if isinstance(value, str) else value
-
-
-def _json_safe(value: Any) -> Any:
-    """Return a value as JSON holds it: without NaN and infinity, which JSON lacks."""
-    if isinstance(value, Mapping):
-        return {str(key): _json_safe(one) for key, one in value.items()}
+        return {str(key): _to_json(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_json_safe(one) for one in value]
+        return [_to_json(one) for one in value]
+    if isinstance(value, str):
+        return to_printable(value)
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

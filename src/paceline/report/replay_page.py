@@ -36,7 +36,7 @@ def replay_page(
     schemes = [str(name) for name in replays.overall["scheme"] if name not in (EQUAL_SCHEME, ORACLE_SCHEME)]
     scheme = schemes[0] if schemes else ORACLE_SCHEME  # the fastest that a job could use
     by_job = replays.replays
-    gains = {name: float(_row(replay, scheme)["speed-up"]) for name, replay in by_job.items()}
+    gains = {name: _speed_up(replay, scheme) for name, replay in by_job.items()}
     shown_job = max(gains, key=gains.__getitem__)
     trace, replay = next(trace for trace in traces if trace.name == shown_job), by_job[shown_job]
     jobs = f"{len(traces)} recorded jobs" if len(traces) > 1 else shown_job
@@ -53,22 +53,21 @@ def replay_page(
 
 def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) -> list[dict[str, Any]]:
     """Return the answers: who is slow and what waiting costs in the shown job, what balancing saves in all."""
-    table_of = replays.overall.set_index("scheme")
-    equal, best, oracle = (_numbers(table_of.loc[name].to_dict()) for name in (EQUAL_SCHEME, scheme, ORACLE_SCHEME))
+    waiting, speed_up = (replays.overall.set_index("scheme")[name].to_dict() for name in ("waiting", "speed-up"))
     slow = who_is_slow(trace.speed, trace.workers, np.arange(len(trace)))
     slow["text"] += f" In {trace.name}, the job that gains most." if len(replays.replays) > 1 else ""
-    wait = f"of the workers' time is waited with equal batches, {as_text(best['waiting'], 'percent')} with {scheme}."
+    wait = f"of the workers' time is waited with equal batches, {as_text(waiting[scheme], 'percent')} with {scheme}."
     low, _, high = _range_over(replays, scheme)
     gain = f"as fast as equal batches with {scheme}"
     if np.isfinite(low):
         how = "from job to job" if len(replays.replays) > 1 else "with 95% confidence"
         gain += f", {as_text(low, 'times')} to {as_text(high, 'times')} {how}"
-    gain += f"; {as_text(oracle['speed-up'], 'times')} if speeds were known in advance."
+    gain += f"; {as_text(speed_up[ORACLE_SCHEME], 'times')} if speeds were known in advance."
     return [
         slow,
-        answer("What does waiting cost?", as_text(equal["waiting"], "percent"), wait),
-        answer("What would balancing save?", as_text(best["speed-up"], "times"), gain),
-        _next_answer(best["speed-up"], oracle["speed-up"], scheme),
+        answer("What does waiting cost?", as_text(waiting[EQUAL_SCHEME], "percent"), wait),
+        answer("What would balancing save?", as_text(speed_up[scheme], "times"), gain),
+        _next_answer(speed_up[scheme], speed_up[ORACLE_SCHEME], scheme),
     ]
 
 
@@ -101,9 +100,7 @@ def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
     note = f"The range is {detail}. The line is at 1: as fast as equal batches."
     tables = [table("Leaderboard", columns, rows, note=note)]
     if several:
-        wide = [
-            (row[0], *(float(_row(one, str(row[0]))["speed-up"]) for one in replays.replays.values())) for row in rows
-        ]
+        wide = [(row[0], *(_speed_up(one, str(row[0])) for one in replays.replays.values())) for row in rows]
         heads = [("scheme", "text"), *((name, "times") for name in replays.replays)]
         tables.append(table("Speed-up of each job", heads, wide))
     about = "The same recorded speeds, other batch sizes. Communication is left out."
@@ -114,7 +111,7 @@ def _range_over(replays: Replays, scheme: str) -> tuple[float, float, float]:
     """Return the range of a scheme's speed-up: over jobs, or over the parts of a single one, and the middle."""
     middle = float(replays.overall.set_index("scheme")["speed-up"][scheme])
     if len(replays.replays) > 1:
-        gains = [float(_row(replay, scheme)["speed-up"]) for replay in replays.replays.values()]
+        gains = [_speed_up(replay, scheme) for replay in replays.replays.values()]
         return min(gains), middle, max(gains)
     (replay,) = replays.replays.values()
     half = 1.96 * jackknife(replay.seconds(EQUAL_SCHEME), replay.seconds(scheme))
@@ -163,9 +160,5 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
     )
 
 
-def _row(replay: Replay, scheme: str) -> dict[str, float]:
-    return _numbers(replay.table.set_index("scheme").drop(columns="trace").loc[scheme].to_dict())
-
-
-def _numbers(row: Mapping[Any, Any]) -> dict[str, float]:
-    return {str(key): float(value) for key, value in row.items()}
+def _speed_up(replay: Replay, scheme: str) -> float:
+    return float(replay.table.set_index("scheme")["speed-up"][scheme])
