@@ -114,7 +114,7 @@ def test_setting_refuses_bad_values(option, value):
 
 @pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")
-def test_experiment_trains_equally_with_any_sizes(tmp_path):
+def test_experiment_trains_equally_with_any_sizes():
     setting = Setting(contention="none", schemes=("control", "ewma"), rounds=1, seconds=0.6)
     shares = []
     outcome = experiment(setting, progress=shares.append)
@@ -125,5 +125,3 @@ def test_experiment_trains_equally_with_any_sizes(tmp_path):
     control = outcome.results[0].records["control"]
     assert {tuple(record.sizes) for record in control} == {(448, 448)}
     assert shares[-1] == 1.0
-    outcome.results[1].write(tmp_path / "result.json")
-    assert RankResult.read(tmp_path / "result.json") == outcome.results[1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,17 +102,6 @@ class RankResult:
     losses: dict[str, list[float]]
     weights: dict[str, list[float]]
     records: dict[str, list[IterationResult]]
-
-    def write(self, path: Path) -> None:
-        """Write the results as JSON."""
-        path.write_text(json.dumps(asdict(self)))
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read what :meth:`write` wrote."""
-        plain: dict[str, Any] = json.loads(path.read_text())
-        records = {scheme: [IterationResult(**one) for one in rows] for scheme, rows in plain.pop("records").items()}
-        return cls(turns=[TurnResult(*turn) for turn in plain.pop("turns")], records=records, **plain)
 
 
 @dataclass(frozen=True)
@@ -291,4 +280,4 @@ def experiment(setting: Setting, *, progress: Callable[[float], object] = float)
         begin, seconds = time.monotonic(), len(setting.turns) * setting.seconds
         wait(ranks, lambda: progress(min((time.monotonic() - begin) / seconds, 1.0)))
         progress(1.0)
-        return ExperimentOutcome(setting, [RankResult.read(folder / f"result{rank}.json") for rank in range(2)])
+        return ExperimentOutcome(setting, [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(2)])

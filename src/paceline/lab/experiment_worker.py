@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 import time
 from collections.abc import Iterator
@@ -174,7 +175,7 @@ def main() -> None:
     if task["place"]:
         Place(**task["place"]).enter()
     result = run(setting, rank, last_iteration(folder), start_disturbance(task, setting), task["disturbed"])
-    result.write(folder / f"result{rank}.json")
+    (folder / f"result{rank}").write_bytes(pickle.dumps(result))
     distributed.destroy_process_group()
 
 

@@ -73,15 +73,10 @@ class Process:
 
     def end(self) -> None:
         """End the process and wait for it: it may end by itself once its input is closed, and is killed otherwise."""
-        assert self._popen.stdin is not None
-        with suppress(BrokenPipeError):
-            self._popen.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self._popen.wait(1.0)
+            self._popen.communicate(timeout=1.0)  # closes its input
         self._popen.kill()  # does nothing if it has ended
         self._popen.wait()
-        with suppress(BrokenPipeError):
-            self._popen.__exit__(None, None, None)
 
 
 def wait(processes: Sequence[Process], meanwhile: Callable[[], object] = lambda: None) -> None:

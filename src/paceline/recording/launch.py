@@ -225,13 +225,8 @@ def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int
         return RecordResult(status, [], None)
     trace, missing = merge_skipping_faults(files)
     if trace is not None:
-        meta = {
-            "job": path.stem,
-            "source": "recorded by paceline record",
-            "command": " ".join(command),
-            **describe_machine(),
-        }
-        trace = replace(trace, meta={**trace.meta, **meta, "status": str(status)})
+        meta = {"job": path.stem, "source": "recorded by paceline record", "command": " ".join(command)}
+        trace = replace(trace, meta={**trace.meta, **meta, **describe_machine(), "status": str(status)})
         trace.save(path)
     return RecordResult(status, files, trace, missing)
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from paceline._files import LineWriter
@@ -106,9 +105,7 @@ class Recorder:
             ) from None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -158,18 +155,14 @@ class Recorder:
     def _write_header(self, lines: LineWriter) -> bool:
         if not self._header_written:
             units = {covariate.name: covariate.unit for covariate in self.covariates}
+            names = [covariate.name for covariate in self.covariates]
             header = {
                 "schema_version": SCHEMA_VERSION,
                 "worker": self.worker,
-                "columns": [
-                    "iteration",
-                    *MEASURED_COLUMNS,
-                    *self.phases,
-                    *(covariate.name for covariate in self.covariates),
-                ],
+                "columns": ["iteration", *MEASURED_COLUMNS, *self.phases, *names],
                 "units": COLUMN_UNITS | dict.fromkeys(self.phases, "s") | units,
                 "phases": self.phases,
-                "covariates": [covariate.name for covariate in self.covariates],
+                "covariates": names,
                 "wait_in_comm": self.wait_in_comm,
                 "meta": self.meta,
             }

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike
 
+from paceline._arrays import finite_mean
 from paceline._files import LineWriter
 from paceline._require import require
 from paceline._text import count, duration, escape_surrogates, percent, to_printable
@@ -90,7 +91,6 @@ def summary(iteration: Iteration) -> dict[str, float]:
     equal = _equal_seconds(iteration)
     with np.errstate(divide="ignore", invalid="ignore"):
         error_W = np.abs(iteration.forecast_seconds / reported - 1.0)
-    known_W = np.isfinite(error_W)
     waited = waiting(reported[None], None if iteration.work is None else iteration.work[None])
     return {
         "seconds": iteration.makespan,
@@ -100,7 +100,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
         "waiting_share": iteration.waiting_share,
         "waiting_from_workers": waited.from_workers,
         "waiting_from_work": waited.from_work,
-        "forecast_error": float(error_W[known_W].mean()) if known_W.any() else float("nan"),
+        "forecast_error": finite_mean(error_W),
         "wall_seconds": float(iteration.wall_seconds),
         "overhead_seconds": float(iteration.overhead_seconds),
     }
@@ -126,8 +126,8 @@ def _equal_seconds(iteration: Iteration) -> float:
     """Return the slowest worker's time with equal batches: measured times, moved along the forecast curves."""
     curves = iteration.plan.forecast.curves
     # Where samples have costs, curves are about work; fractions of it suit an estimate.
-    known = iteration.work is not None and bool(np.isfinite(iteration.work).all())
-    amount_W = iteration.work if known and iteration.work is not None else iteration.sizes
+    work_W = iteration.work
+    amount_W = iteration.sizes if work_W is None or not np.isfinite(work_W).all() else work_W
     used_W = curves.busy_seconds(amount_W)
     equal_W = curves.busy_seconds(np.full(len(amount_W), amount_W.mean()))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -475,28 +475,23 @@ class JsonLines(Sink):
         self.lost_records = 0
         self._lines: LineWriter | None = None
         self._lost_since = 0
-        self._fleet: tuple[tuple[str, ...], int] | None = None
+        self._header: dict[str, Any] | None = None  # the newest in the file
         self._run = secrets.token_hex(4)  # by it a reader knows which header explains a line
         self._start_text = datetime.now().astimezone().isoformat(" ", "seconds")
 
     def write(self, record: Iteration | Round) -> None:
         """Append the record, after a header line if the fleet is a new one."""
-        if isinstance(record, Round):
-            self._append((record.workers, record.batch), *_round_lines(record))
-        else:
-            self._append((record.workers, int(record.plan.sizes.sum())), *_iteration_lines(record))
-
-    def _append(self, fleet: tuple[tuple[str, ...], int], header: dict[str, Any], record: dict[str, Any]) -> None:
+        header, line = _round_lines(record) if isinstance(record, Round) else _iteration_lines(record)
         if self._lines is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lines, self._process = self._open_file(), os.getpid()
             atexit.register(self._close_at_exit)
         process = {"pid": os.getpid(), "host": socket.gethostname(), "started": self._start_text}
-        if fleet != self._fleet and self._write_line({**header, "run": self._run, "process": process}):
-            self._fleet = fleet
+        if header != self._header and self._write_line({**header, "run": self._run, "process": process}):
+            self._header = header
         # Without its header a record would be read as one of the fleet before: it is lost with it.
         lost = {"lost_before": self._lost_since} if self._lost_since else {}
-        if fleet == self._fleet and self._write_line(record | lost | {"run": self._run}):
+        if header == self._header and self._write_line(line | lost | {"run": self._run}):
             self._lost_since = 0
         else:
             self.lost_records += 1
@@ -521,7 +516,7 @@ class JsonLines(Sink):
             self._write_line({"ended": round(time.time(), 3)})
             self._lines.close()
             atexit.unregister(self._close_at_exit)
-        self._lines = self._fleet = None
+        self._lines = self._header = None
 
     def _close_at_exit(self) -> None:
         # A run that an error ended did not end well, and a forked process did not end the run.

@@ -99,11 +99,6 @@ class AsyncScalar:
         self._arrival: torch.cuda.Event | None = None
         self._buffer: torch.Tensor | None = None
 
-    @property
-    def is_pending(self) -> bool:
-        """Whether a number was fetched and not taken yet."""
-        return self._arrival is not None
-
     def fetch(self, number: torch.Tensor) -> None:
         """Begin to copy a number, a tensor without axes, behind all work that the device has by now."""
         import torch
@@ -278,8 +273,8 @@ class BusyTimer:
 
     def load_ends(self, waited_seconds: float = 0.0, processes_seconds: float = 0.0) -> None:
         """Note that the batch is there, and how long its loading processes were waited for, and took ahead, each."""
-        if self._load is not None:
-            self._load.end, self._load.waited_seconds, self._load.processes_seconds = (
+        if (load := self._load) is not None:
+            load.end, load.waited_seconds, load.processes_seconds = (
                 self._marks.mark(),
                 waited_seconds,
                 processes_seconds,
