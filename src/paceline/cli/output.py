@@ -66,6 +66,9 @@ Options = Annotated[
         help="An option of the format of named files, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat.",
     ),
 ]
+RunSource = Annotated[
+    Path, typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken.")
+]
 ToPage = Annotated[Path | None, typer.Option("--report", help="The .html page to write.")]
 
 

@@ -9,14 +9,11 @@ import typer
 from rich.markup import escape
 
 from paceline._text import count, to_printable
-from paceline.cli.output import command_line, out
+from paceline.cli.output import RunSource, command_line, out
 
 
 def report(
-    source: Annotated[
-        Path,
-        typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken."),
-    ],
+    source: RunSource,
     target: Annotated[Path, typer.Option("--out", "-o", help="The .html file to write.")] = Path("report.html"),
 ) -> None:
     """Write a report as one HTML page: who is slow, what waiting costs, what balancing saved, and what to do.

@@ -14,21 +14,16 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from paceline import _text
 from paceline._arrays import Array, finite_mean, finite_median
-from paceline._text import duration, to_printable
-from paceline.cli.output import out
+from paceline._text import count, duration, join_names, percent, to_printable
+from paceline.cli.output import RunSource, out
 
 if TYPE_CHECKING:
     from paceline.recording import AsyncRun, Run, RunReader
 
-Source = Annotated[
-    Path, typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken.")
-]
-
 
 def watch(
-    source: Source,
+    source: RunSource,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and stop.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two reads of the file.")] = 0.5,
 ) -> None:
@@ -74,17 +69,19 @@ class Watched:
 
         reader = self._read()
         if not len(reader):
-            skipped = f"; {_text.count(reader.skipped_lines, 'line')} could not be read" if reader.skipped_lines else ""
+            skipped = f"; {count(reader.skipped_lines, 'line')} could not be read" if reader.skipped_lines else ""
             return Text(f"{to_printable(str(reader.path))} holds no iteration yet{skipped}")
-        run = reader.run()
-        silent_seconds = 0.0 if reader.ended else self._silent_seconds(run.of_fleet["time"][-1])
+        run, silent_seconds = reader.run(), 0.0
+        if not reader.ended:
+            # By this process's own clock, once it has seen a line arrive. Until then by the writer's, which on another
+            # host may be ahead or behind.
+            last_time = run.of_fleet["time"][-1]
+            seen = self._last_arrival
+            silent_seconds = max(time.time() - last_time, 0.0) if seen is None else time.monotonic() - seen
+        ended = ", ended" if reader.ended else ""
         if isinstance(run, AsyncRun):
-            picture = async_view(run, rounds_recorded=len(reader), silent_seconds=silent_seconds)
-        else:
-            picture = view(run, iterations_recorded=len(reader), silent_seconds=silent_seconds)
-        if reader.ended and isinstance(picture.subtitle, Text):
-            picture.subtitle.append(", ended")
-        return picture
+            return async_view(run, f"{count(len(reader), 'round')} recorded{ended}", silent_seconds)
+        return view(run, f"{count(len(reader), 'iteration')} recorded{ended}", silent_seconds)
 
     def _read(self) -> RunReader:
         from paceline.recording import RunReader, newest
@@ -96,16 +93,6 @@ class Watched:
         elif self._reader.poll():
             self._last_arrival = time.monotonic()
         return self._reader
-
-    def _silent_seconds(self, last_time: float) -> float:
-        """Return the seconds since the last line.
-
-        Once this process has seen a line arrive, it uses its own clock. Until then it relies on the writer's clock,
-        which on another host may be ahead or behind.
-        """
-        return (
-            max(time.time() - last_time, 0.0) if self._last_arrival is None else time.monotonic() - self._last_arrival
-        )
 
 
 LEVELS, ABOVE = "▁▂▃▄▅▆▇", "█"
@@ -149,19 +136,18 @@ def format_percent(share: float) -> str:
     """Return a share in percent; shares above 1000% are not shown exactly."""
     if not np.isfinite(share):
         return "-"
-    return _text.percent(share) if share <= 10 else ">1000%"
+    return percent(share) if share <= 10 else ">1000%"
 
 
 RECENT = 20
 """Number of iterations, or rounds, that a worker's row sums up."""
 
-
 SHOWN = 12
 """Most workers with a row: those that the others waited for most, and recently."""
 
 
-def view(run: Run, *, iterations_recorded: int, silent_seconds: float = 0.0) -> Panel:
-    """Return the picture of a run's last iterations: of so many done, and so many seconds after the last report."""
+def view(run: Run, recorded: str, silent_seconds: float) -> Panel:
+    """Return the picture of a run's last iterations: what is recorded, and how long after the last report."""
     parts: list[RenderableType] = [
         *_alarms(run, silent_seconds),  # first what may need somebody to act
         _headline(run),
@@ -173,16 +159,16 @@ def view(run: Run, *, iterations_recorded: int, silent_seconds: float = 0.0) -> 
         changes(run, "what the balancer did, and why"),
     ]
     alarm = is_long(silent_seconds, typical_seconds(run)) or bool(run.silent_iterations.any())
-    return add_frame(parts, run.name, f"{_text.count(iterations_recorded, 'iteration')} recorded", is_alarm=alarm)
+    return add_frame(parts, run.name, recorded, is_alarm=alarm)
 
 
-def add_frame(parts: list[RenderableType], run_name: str, count: str, *, is_alarm: bool) -> Panel:
+def add_frame(parts: list[RenderableType], run_name: str, recorded: str, *, is_alarm: bool) -> Panel:
     """Return a picture's parts in a frame with the run's name, red in an alarm."""
     return Panel(
         Group(*parts),
         title=Text(short_path(run_name)),
         title_align="left",
-        subtitle=Text(count),
+        subtitle=Text(recorded),
         subtitle_align="right",
         border_style="red" if is_alarm else "none",
     )
@@ -212,14 +198,14 @@ def _alarms(run: Run, silent_seconds: float) -> Iterator[Text]:
             yield Text(f"The slowest until then was {worker}.", style="bold red")
     missing = [int(w) for w in np.argsort(-run.silent_iterations, kind="stable") if run.silent_iterations[w]]
     if missing:
-        lasts = {w: _text.count(int(run.silent_iterations[w]), "iteration") for w in missing}
+        lasts = {w: count(int(run.silent_iterations[w]), "iteration") for w in missing}
         named = [f"{to_printable(run.workers[w])} for {lasts[w]}" for w in missing]
-        whose = _text.join_names(named)
+        whose = join_names(named)
         if len(missing) == np.isfinite(run.sizes[-1]).sum():
             whose = f"any worker for {lasts[missing[-1]]}"
         yield Text(f"No report from {whose}.", style="bold red")
     if not run.agreed.all():
-        times = _text.count(int(np.sum(~run.agreed)), "time")
+        times = count(int(np.sum(~run.agreed)), "time")
         yield Text(f"The workers had different plans {times}.", style="bold red")
     yield from _file_alarms(run, "iteration")
 
@@ -227,10 +213,10 @@ def _alarms(run: Run, silent_seconds: float) -> Iterator[Text]:
 def _file_alarms(run: Run | AsyncRun, record_noun: str) -> Iterator[Text]:
     if run.skipped_lines:
         were = "was" if run.skipped_lines == 1 else "were"
-        skipped = _text.count(run.skipped_lines, "line")
+        skipped = count(run.skipped_lines, "line")
         yield Text(f"{skipped} of the file could not be read and {were} skipped.", style="bold yellow")
     if run.lost_records:
-        lost = _text.count(run.lost_records, record_noun)
+        lost = count(run.lost_records, record_noun)
         yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 
@@ -337,7 +323,7 @@ def changes(run: Run | AsyncRun, heading: str) -> Table:
     return table
 
 
-def async_view(run: AsyncRun, *, rounds_recorded: int, silent_seconds: float = 0.0) -> Panel:
+def async_view(run: AsyncRun, recorded: str, silent_seconds: float) -> Panel:
     """Return the picture of an asynchronous run's last rounds, as :func:`view` does."""
     alarms = _async_alarms(run, silent_seconds)
     parts: list[RenderableType] = [
@@ -348,7 +334,7 @@ def async_view(run: AsyncRun, *, rounds_recorded: int, silent_seconds: float = 0
         Text(),
         changes(run, "what happened, and why"),
     ]
-    return add_frame(parts, run.name, f"{_text.count(rounds_recorded, 'round')} recorded", is_alarm=bool(alarms))
+    return add_frame(parts, run.name, recorded, is_alarm=bool(alarms))
 
 
 def _async_alarms(run: AsyncRun, silent_seconds: float) -> list[Text]:
@@ -356,7 +342,7 @@ def _async_alarms(run: AsyncRun, silent_seconds: float) -> list[Text]:
     if is_long(silent_seconds, usual_seconds=float(np.median(between)) if len(between) else 0.0):
         alarms.append(f"No round has been reported for {duration(silent_seconds)}.")
     if run.of_fleet["refused"][-1]:
-        alarms.append(f"{_text.count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
+        alarms.append(f"{count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
     return [*(Text(sentence, style="bold red") for sentence in alarms), *_file_alarms(run, "round")]
 
 

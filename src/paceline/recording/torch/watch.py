@@ -243,14 +243,14 @@ class Watch:
             return
         if self._current_iteration is None:
             self._time_exchanges()
-            self._current_iteration = _Iteration(
-                self.recorder.begin(), self._marks.mark(), self._last_end, self._waits_between
-            )
+            step, begin = self.recorder.begin(), self._marks.mark()
+            self._current_iteration = _Iteration(step, begin, self._last_end, self._waits_between)
             self._waits_between = []
-        self._current_iteration.samples += self._samples(args, kwargs)
+        iteration = self._current_iteration
+        iteration.samples += self._samples(args, kwargs)
         # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
-        self._current_iteration.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
-        self._current_iteration.work += self._work(args, kwargs)
+        iteration.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
+        iteration.work += self._work(args, kwargs)
         self._forward = self._marks.mark()
 
     def after_forward(self, module: Any, args: Any, output: Any) -> None:
@@ -264,13 +264,11 @@ class Watch:
         self._depth += 1
         if self._depth > 1:
             return
-        self._wait = [self._marks.mark()]
-        if self._current_iteration is None:
+        self._wait, iteration = [self._marks.mark()], self._current_iteration
+        if iteration is None:
             self._waits_between.append(self._wait)
         else:
-            (
-                self._current_iteration.waits_after if self._forward is None else self._current_iteration.waits_forward
-            ).append(self._wait)
+            (iteration.waits_after if self._forward is None else iteration.waits_forward).append(self._wait)
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over."""
@@ -281,12 +279,9 @@ class Watch:
 
     def before_step(self, optimizer: Any, *args: Any) -> None:
         """Note that all gradients are ready and an optimizer begins its step; a step may call that of another class."""
-        if (
-            self.is_of_model(optimizer)
-            and self._current_iteration is not None
-            and self._current_iteration.stepping is None
-        ):
-            self._current_iteration.stepping = self._marks.mark()
+        iteration = self._current_iteration
+        if self.is_of_model(optimizer) and iteration is not None and iteration.stepping is None:
+            iteration.stepping = self._marks.mark()
 
     def after_step(self, optimizer: Any, *args: Any) -> None:
         """Note that the optimizer's step, and with it the iteration, is over; write those whose times are known."""
