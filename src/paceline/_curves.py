@@ -16,17 +16,14 @@ class LinearCurves(Protocol):
     @property
     def floor(self) -> Array:
         """Shortest possible time of a batch, in seconds."""
-        ...
 
     @property
     def slope(self) -> Array:
         """Seconds per sample."""
-        ...
 
     @property
     def intercept(self) -> Array:
         """Fixed cost of a batch, in seconds."""
-        ...
 
 
 def batch_seconds(curves: LinearCurves, sizes: Sizes | Array) -> Array:

@@ -99,7 +99,7 @@ class ControlGroup:
         cpu = lineages.get(tree)
         if cpu is None:
             return None
-        quotas = [math.inf if (cores := _read_quota_cores(folder)) is None else cores for folder in cpu]
+        quotas = list(map(_read_quota_cores, cpu))
         binding = quotas.index(min(quotas))  # the smallest quota; the nearest group if several are equal
         usage = cpu[binding] / "cpu.stat"
         if "cpuacct" in lineages:  # a separate tree, in which container runtimes make groups of the same names
@@ -114,8 +114,8 @@ class ControlGroup:
     @property
     def cores(self) -> float | None:
         """The smallest CPU quota of the group and its parents, in cores, or ``None`` if there is none."""
-        quotas = [quota for folder in self.lineage if (quota := _read_quota_cores(folder)) is not None]
-        return min(quotas, default=None)
+        cores = min(map(_read_quota_cores, self.lineage))
+        return cores if cores < math.inf else None
 
 
 class ControlGroupLocator:
@@ -155,14 +155,14 @@ def quota_files(folder: Path) -> tuple[Path, ...]:
     return (folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
 
 
-def parse_quota_cores(text: bytes) -> float | None:
-    """Return the cores that a quota and its period allow, ``None`` for no quota.
+def parse_quota_cores(text: bytes) -> float:
+    """Return the cores that a quota and its period allow, infinite for no quota.
 
     >>> parse_quota_cores(b"40000 100000"), parse_quota_cores(b"max 100000"), parse_quota_cores(b"-1 100000")
-    (0.4, None, None)
+    (0.4, inf, inf)
     """
     quota, period = text.split()[:2]
-    return None if quota in (b"max", b"-1") else int(quota) / int(period)
+    return math.inf if quota in (b"max", b"-1") else int(quota) / int(period)
 
 
 def parse_usage_seconds(text: bytes) -> float:
@@ -170,11 +170,11 @@ def parse_usage_seconds(text: bytes) -> float:
     return parse_field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else parse_number(text) * 1e-9
 
 
-def _read_quota_cores(folder: Path) -> float | None:
+def _read_quota_cores(folder: Path) -> float:
     try:
         return parse_quota_cores(b" ".join(file.read_bytes() for file in quota_files(folder)))
     except (OSError, ValueError):  # the tree's root has no such files
-        return None
+        return math.inf
 
 
 def _resolve_lineage(mount: Path, path: str) -> tuple[Path, ...]:

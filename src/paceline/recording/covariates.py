@@ -39,16 +39,13 @@ class Covariate(Protocol):
     @property
     def name(self) -> str:
         """The covariate's name in traces."""
-        ...
 
     @property
     def unit(self) -> str:
         """The unit of its values."""
-        ...
 
     def sample(self) -> float:
         """Return the value now, or since the last call; NaN if it cannot be read."""
-        ...
 
 
 class GroupCovariate:
@@ -230,15 +227,14 @@ class CPUQuota:
 
     def sample(self) -> float:
         """Return the number of cores that the quota allows; NaN if the group was removed."""
-        known, lowest = not self._pairs, float("inf")
+        known, lowest = not self._pairs, math.inf
         for pair in self._pairs:
             text = b" ".join([file.read() for file in pair])
             if len(text.split()) > 1:  # the tree's root has no quota files
-                known, cores = True, parse_quota_cores(text)
-                lowest = lowest if cores is None else min(lowest, cores)
+                known, lowest = True, min(lowest, parse_quota_cores(text))
         if not known:
             return math.nan
-        return self._machine_cores if lowest == float("inf") else lowest
+        return lowest if lowest < math.inf else self._machine_cores
 
 
 def default_covariates(root: Path = ROOT) -> list[Covariate]:

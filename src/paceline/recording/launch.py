@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import platform
+import re
 import signal
 import socket
 import subprocess
@@ -176,10 +177,9 @@ def describe_machine() -> dict[str, str]:
     ['cores', 'cpu', 'date', 'kernel', 'python', 'torch']
     """
     described = Path("/proc/cpuinfo")
-    lines = described.read_text().splitlines() if described.exists() else []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    model = re.search(r"^model name\s*: *(.*\S)", described.read_text() if described.exists() else "", re.MULTILINE)
     return {
-        "cpu": next(models, platform.machine()),
+        "cpu": model[1] if model else platform.machine(),
         "cores": str(os.cpu_count()),
         "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),

@@ -196,22 +196,11 @@ class Round:
 
 
 def iteration_from_round(plan: RoundPlan, report: RoundReport, *, time: float, wall_seconds: float) -> Iteration:
-    """Return a round as an iteration, for sinks, ``paceline watch`` and ``paceline report``.
+    """Return a round that asked at least one client as an iteration, for sinks, ``paceline watch`` and ``report``.
 
     Its sizes are the samples of all local steps, and its seconds are those until a reply is there: computing and
-    communication, as that is what a round waits for.
+    communication, as that is what a round waits for. ``time`` is when it ended, in seconds since the epoch.
 
-    Parameters
-    ----------
-    plan, report
-        Plan and report of the round; at least one client was asked.
-    time
-        When the round ended, in seconds since the epoch.
-    wall_seconds
-        How long the round took by the server's clock.
-
-    Examples
-    --------
     >>> from paceline.coordinator.federated import FederatedBalancer
     >>> plan = FederatedBalancer(batch=10, local_steps=5).plan(["a", "b"])
     >>> report = RoundReport(clients=["b"], samples=[50], seconds=[2.0], comm_seconds=[0.5])
@@ -223,7 +212,7 @@ def iteration_from_round(plan: RoundPlan, report: RoundReport, *, time: float, w
     seconds, comm = np.full(len(place), np.nan), np.full(len(place), np.nan)
     rows = [place[name] for name in report.clients]
     comm[rows] = report.communication
-    # Until a reply is there: computing and communication; NaN for a reply that could not be used.
+    # NaN for a reply that could not be used
     compute_W = np.where(np.isfinite(report.seconds), report.seconds, np.nan)
     seconds[rows] = np.where(report.used, compute_W + np.nan_to_num(report.communication), np.nan)
     as_report = Report(samples=as_plan.sizes, seconds=seconds, comm_seconds=comm)

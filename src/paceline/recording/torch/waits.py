@@ -43,11 +43,9 @@ class WaitListener(Protocol):
 
     def wait_begins(self) -> None:
         """Note that the process starts to wait for others."""
-        ...
 
     def wait_ends(self) -> None:
         """Note that the wait is over."""
-        ...
 
 
 _lock = threading.Lock()
