@@ -173,7 +173,7 @@ SPOILT += [{"version": None}, {"version": "1"}, {"wasted_share": "1"}, {"sizes":
 def test_a_round_that_lacks_something_is_skipped(tmp_path, spoilt):
     path = tmp_path / "run.jsonl"
     (sink,) = sinks(str(path))
-    for k in range(2):
+    for k in (0, 2):
         sink(a_round(k, True, ["a", "b"], lambda: 0.0))
     sink.close()
     header, first, second, _ = path.read_text("utf-8").splitlines()

@@ -434,8 +434,8 @@ class JsonLines(Sink):
     """Appends a line to a file at each iteration, without a buffer.
 
     However the process ends, even by ``kill -9``, the file stays readable up to the last line, which may be cut short.
-    The first line names the schema, the workers and the global batch. Another such line follows whenever the fleet
-    changes or a run is resumed into the same file. Iterations that do not fit on a full disk are lost, and counted in
+    The first line names the schema, the workers and the global batch. Another such line follows whenever these change
+    or a run is resumed into the same file. Iterations that do not fit on a full disk are lost, and counted in
     the next line that fits (``lost_before``). A process that ends without an error, and :meth:`close`, write a last
     line that says so (``ended``): without it a watcher takes silence for a fault. One job at a time writes to a file:
     the sink of another one logs which process does, and writes nothing. Read it with :func:`read_run`,
@@ -480,7 +480,7 @@ class JsonLines(Sink):
         self._start_text = datetime.now().astimezone().isoformat(" ", "seconds")
 
     def write(self, record: Iteration | Round) -> None:
-        """Append the record, after a header line if the fleet is a new one."""
+        """Append the record, after a header line if the newest one does not fit."""
         header, line = _round_lines(record) if isinstance(record, Round) else _iteration_lines(record)
         if self._lines is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
