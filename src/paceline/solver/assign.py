@@ -221,8 +221,7 @@ def _loads(samples: Samples, owner_N: Sizes, ranks: int, *, padded: bool) -> tup
 
 def packed_owners(samples: Samples, fleet: Fleet, bound: float) -> Sizes:
     """Return the rank of each sample, ``[N]``: a packing into one micro-batch on each rank."""
-    rank_W = np.lexsort((fleet.floor, fleet.fixed, fleet.pace))
-    rising = Fleet(fleet.pace[rank_W], fleet.fixed[rank_W], fleet.floor[rank_W])
+    rising, rank_W = fleet.fastest_first()
     problem = Problem(samples.costs[:, None], samples.tokens[:, None], np.array([samples.cap]), np.zeros(1), rising)
     # stop within 0.2% of the bound: a speed's forecast errs by more
     bins = search(problem, 1, bound, bound * (1 + 0.002), samples.lower)
@@ -261,7 +260,8 @@ def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady_tol
         order = table.order(soonest)
         _, deadline, cut = bisect(lambda end: cuts.in_order(order, end), lower_bound, deadline, cut)
     else:
-        _, deadline, cut = bisect(lambda end: cuts.sparing(fastest, end), lower_bound, deadline, cut)
+        # more than 8 choices took longer and gained nothing
+        _, deadline, cut = bisect(lambda end: cuts.in_order(fastest, end, 8), lower_bound, deadline, cut)
     own, latest = range(len(fleet)), deadline * (1 + steady_tolerance)
     if steady_tolerance and (in_order := cuts.in_order(own, latest)) is not None:
         *_, cut = bisect(lambda end: cuts.in_order(own, end), lower_bound, latest, in_order)
@@ -286,25 +286,14 @@ class Cuts:
         self.cap, self.lower = samples.cap, samples.lower
         self.pace, self.fixed_seconds = fleet.pace.tolist(), fleet.fixed.tolist()
 
-    def in_order(self, order: Sequence[int], deadline: float) -> Cut | None:
-        """Return the cut in this order of ranks; None if they do not end in time."""
-        cut, first, left = [], 0, len(order)
-        for rank in order:
-            left -= 1
-            count = self._samples_by_deadline(rank, first, left, deadline)
-            if count < self.lower:
-                return None
-            cut.append((rank, count))
-            first += count
-        return cut if first == len(self.highest_cost) else None
+    def in_order(self, order: Sequence[int], deadline: float, choices: int = 1) -> Cut | None:
+        """Return the cut in this order of ranks; None if they do not end in time.
 
-    def sparing(self, order: Sequence[int], deadline: float) -> Cut | None:
-        """Return a cut that chooses each next rank, among a few in this order, by the least time left over."""
+        Each next rank is, among the first ``choices`` of those left, the one with least time left over.
+        """
         cut, first, rest = [], 0, list(order)
         while rest:
-            # Ranks among which the next is chosen so that little of its time is left over: more took longer and gained
-            # nothing.
-            count, place = self._next_sparing(rest[:8], first, len(rest) - 1, deadline)
+            count, place = self._next_sparing(rest[:choices], first, len(rest) - 1, deadline)
             if count < self.lower:
                 return None
             cut.append((rest.pop(place), count))
@@ -312,6 +301,8 @@ class Cuts:
         return cut if first == len(self.highest_cost) else None
 
     def _next_sparing(self, ranks: Sequence[int], first: int, ranks_left: int, deadline: float) -> tuple[int, int]:
+        if len(ranks) == 1:
+            return self._samples_by_deadline(ranks[0], first, ranks_left, deadline), 0
         longest = self.highest_cost[min(first, len(self.highest_cost) - 1)]
         choices = []
         for place, rank in enumerate(ranks):
