@@ -29,6 +29,11 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.pace)
 
+    def fastest_first(self) -> tuple[Fleet, Sizes]:
+        """Return the fleet sorted by pace, and the rank at each place, ``[W]``."""
+        rank_W = np.lexsort((self.floor, self.fixed, self.pace))
+        return Fleet(self.pace[rank_W], self.fixed[rank_W], self.floor[rank_W]), rank_W
+
     def seconds(self, work_W: Array) -> Array:
         """Return the time of each rank for its work, ``[W]``; 0 for a rank without work, which does not run."""
         return np.where(work_W > 0, np.maximum(self.floor, self.fixed + work_W * self.pace), 0.0)
@@ -164,14 +169,13 @@ def min_padded_cost(samples: Samples, price: float, groups: int | None = None) -
     The sum over groups of count times longest is least for a contiguous cut of the sorted samples. With a price on
     each group the best cut follows from a recursion, and ``best - price * groups`` is a bound at every price.
     """
-    edges, longest_C = _cells(samples)
-    count_C = _counts(samples, edges)
+    cells = edges, longest_C, _ = _cells(samples)
     if groups is None:
-        return _cheapest(edges, longest_C, count_C, price)[0]
+        return _cheapest(*cells, price)[0]
     low, high, best = 0.0, float((longest_C * np.diff(edges)).cumsum()[-1]), 0.0
     for _ in range(14):
         price = (low + high) / 2
-        work, cut = _cheapest(edges, longest_C, count_C, price)
+        work, cut = _cheapest(*cells, price)
         best = max(best, work - price * groups)
         low, high = (price, high) if len(cut) > groups else (low, price)
     return best
@@ -182,28 +186,25 @@ def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Siz
 
     They may exceed the cap by a few samples, where there are so many that they are counted in cells.
     """
-    edges, longest_C = _cells(samples)
-    count_C = _counts(samples, edges)
-    _, cut = _cheapest(edges, longest_C, count_C, price)
-    low, high = price, float(longest_C[0] * len(samples))
-    # halvings of the price of a group; the bound holds for every price and no longer changes after 14
-    for _ in range(0 if groups is None or len(cut) <= groups else 7):
-        middle = (low + high) / 2
-        _, found = _cheapest(edges, longest_C, count_C, middle)
-        if len(found) > groups:  # type: ignore[operator]
-            low = middle
-        else:
-            high, cut = middle, found
-    return edges[cut].astype(np.int64)
+    cells = _cells(samples)
+    _, cut = _cheapest(*cells, price)
+    if groups is not None and len(cut) > groups:
+        low, high = price, float(samples.costs[0] * len(samples))
+        for _ in range(7):  # halvings of the price of a group
+            middle = (low + high) / 2
+            _, found = _cheapest(*cells, middle)
+            if len(found) > groups:
+                low = middle
+            else:
+                high, cut = middle, found
+    return cells[0][cut].astype(np.int64)
 
 
-def _counts(samples: Samples, edges: Array) -> Array:
-    # Moving cuts to the edges of cells makes a group larger by less than a cell.
-    return np.floor(samples.cap / samples.tokens[edges[1:].astype(np.int64) - 1]) + np.diff(edges)
+def _cells(samples: Samples) -> tuple[Array, Array, Array]:
+    """Return where cells of samples begin, and of a group that begins there its most samples and what it is padded to.
 
-
-def _cells(samples: Samples) -> tuple[Array, Array]:
-    """Return where cells of samples begin, and what a group that begins there is padded to, rounded down."""
+    The latter is rounded down.
+    """
     count = len(samples)
     edges = np.arange(count + 1)
     # The bound on padding tells 512 lengths apart: all of the longest half of them, and quantiles of the others.
@@ -212,7 +213,9 @@ def _cells(samples: Samples) -> tuple[Array, Array]:
     if count > cells:
         rest = np.linspace(cells // 2, count, cells // 2 + 1).astype(np.int64)
         edges = np.unique(np.concatenate([np.arange(cells // 2), rest]))
-    return edges.astype(np.float64), samples.costs[edges[1:] - 1]
+    # Moving cuts to the edges of cells makes a group larger by less than a cell.
+    most_C = np.floor(samples.cap / samples.tokens[edges[1:] - 1]) + np.diff(edges)
+    return edges.astype(np.float64), samples.costs[edges[1:] - 1], most_C
 
 
 def _cheapest(edges: Array, longest_C: Array, count_C: Array, price: float) -> tuple[float, list[int]]:

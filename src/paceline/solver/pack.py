@@ -302,7 +302,7 @@ def pack(
         )
     if micro_batches == "lockstep" and not padded:
         bins = search_lockstep(problem, -(-fewest_of_all(problem) // problem.ranks), bins)
-    return _in_input_order(_packing(problem, bins, micro_batches, padded=padded), sample_N, rank_W)
+    return _packing(problem, bins, sample_N, rank_W, micro_batches, padded=padded)
 
 
 def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) -> Bins | None:
@@ -349,8 +349,7 @@ def _fleet(speeds: ArrayLike | BatchTimeCurves | None, ranks: int | None) -> tup
     fleet = checked_fleet(speeds)
     if ranks is not None and ranks != len(fleet):
         raise ValueError(f"speeds must hold one number for each of the {ranks} ranks, got {len(fleet)}")
-    rank_W = np.lexsort((fleet.floor, fleet.fixed, fleet.pace))
-    return Fleet(fleet.pace[rank_W], fleet.fixed[rank_W], fleet.floor[rank_W]), rank_W
+    return fleet.fastest_first()
 
 
 def _problem(
@@ -436,8 +435,10 @@ def _loads(problem: Problem, bins: Bins, *, equal: bool, padded: bool) -> tuple[
     return work_BP, np.stack([sums(column, bins.rank, problem.ranks) for column in work_BP.T], axis=1)
 
 
-def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, padded: bool) -> Packing:
-    """Return the packing in the order of the problem: the largest sample and the fastest rank first."""
+def _packing(
+    problem: Problem, bins: Bins, sample_N: Sizes, rank_W: Sizes, micro_batches: int | str | None, *, padded: bool
+) -> Packing:
+    """Return the packing; the problem's samples and ranks have these places in the caller's order."""
     equal, waits = micro_batches is not None, micro_batches == "lockstep"
     work_BP, work_WP = _loads(problem, bins, equal=equal, padded=padded)
     rank_B, token_BD = bins.rank, bins.tokens(problem)
@@ -459,29 +460,21 @@ def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, p
     rounds[rank_B[order], nth_B[order]] = work_BP[order] * problem.fleet.pace[rank_B[order], None]
     longest = float(seconds_WP.max(axis=0).sum())  # of curves with a floor also more than all rounds together
     lockstep = max(float(rounds.max(axis=0).sum() + problem.fleet.fixed.max()), longest)
+    fill_W = sums((token_BD / problem.caps).max(axis=1), rank_B, problem.ranks) / np.maximum(counts_W, 1)
+    bin_N, given_W = bins.of[np.argsort(sample_N)], np.argsort(rank_W)
     return Packing(
-        rank=rank_B[bins.of],
-        micro_batch=nth_B[bins.of],
-        counts=counts_W,
-        fill=sums((token_BD / problem.caps).max(axis=1), rank_B, problem.ranks) / np.maximum(counts_W, 1),
-        work=work_WP.sum(axis=1),
-        seconds=seconds_WP.sum(axis=1),
+        rank=rank_W[rank_B[bin_N]],
+        micro_batch=nth_B[bin_N],
+        counts=counts_W[given_W],
+        fill=fill_W[given_W],
+        work=work_WP.sum(axis=1)[given_W],
+        seconds=seconds_WP.sum(axis=1)[given_W],
         makespan=lockstep if waits else longest,
         lockstep=lockstep,
         _problem=problem,
         _limit=micro_batches,
         _padded=padded,
     )
-
-
-def _in_input_order(packing: Packing, sample_N: Sizes, rank_W: Sizes) -> Packing:
-    owner_N, micro_N = np.empty_like(packing.rank), np.empty_like(packing.micro_batch)
-    owner_N[sample_N], micro_N[sample_N] = rank_W[packing.rank], packing.micro_batch
-    columns = {}
-    for name in ("counts", "fill", "work", "seconds"):
-        columns[name] = np.empty_like(getattr(packing, name))
-        columns[name][rank_W] = getattr(packing, name)
-    return replace(packing, rank=owner_N, micro_batch=micro_N, **columns)
 
 
 def fewest_micro_batches(tokens_N: Array, cap: float) -> int:

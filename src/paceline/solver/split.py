@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import struct
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -371,14 +370,8 @@ class Load:
 
     def only(self, worker_indices: NDArray[np.intp]) -> Load:
         """Return the load of only these workers."""
-        bounds = self.lower[worker_indices], self.upper[worker_indices]
-        curves = (
-            self.floor[worker_indices],
-            self.slope[worker_indices],
-            self.intercept[worker_indices],
-            self.comm[worker_indices],
-        )
-        return Load(*curves, *bounds, self.batch_multiple)
+        columns = ("floor", "slope", "intercept", "comm", "lower", "upper")
+        return replace(self, **{name: getattr(self, name)[worker_indices] for name in columns})
 
     @cached_property
     def rate(self) -> Array:
@@ -513,10 +506,8 @@ def _to_bits(seconds: float) -> int:
     The bit pattern of a non-negative float64, read as an integer, grows with the number. ``abs`` turns -0.0 into 0.0,
     whose pattern would be negative otherwise.
     """
-    bits: int = struct.unpack("<q", struct.pack("<d", abs(seconds)))[0]
-    return bits
+    return int(np.float64(abs(seconds)).view(np.int64))
 
 
 def _from_bits(bits: int) -> float:
-    seconds: float = struct.unpack("<d", struct.pack("<q", bits))[0]
-    return seconds
+    return float(np.int64(bits).view(np.float64))
