@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -103,22 +103,15 @@ def predict_is_pure(make: Factory) -> None:
         first, second, "predict() must return the same forecast twice in a row, but returned two different ones"
     )
     polled.predict(horizon=3)
-    _require_same(
-        _continue_and_forecast(polled),
-        _continue_and_forecast(silent),
-        "predict() must not change the state, but calling it changed later forecasts",
-    )
+    _require_same_future(polled, silent, "predict() must not change the state, but calling it changed later forecasts")
 
 
 def defined_before_the_first_report(make: Factory) -> None:
     """There is a forecast before the first report, and its spread is infinite."""
-    predictor = make()
-    predictor.reset(FLEET)
-    forecast = predictor.predict()
+    forecast = _start(make).predict()
     _require_usable(forecast)
     _require(
-        bool(np.isinf(forecast.spread).all()),
-        f"spreads must be infinite before the first report, got {forecast.spread}",
+        np.isinf(forecast.spread).all(), f"spreads must be infinite before the first report, got {forecast.spread}"
     )
 
 
@@ -166,24 +159,19 @@ def survives_jumps(make: Factory) -> None:
 
 def a_silent_worker_gets_a_usable_forecast(make: Factory) -> None:
     """A worker that never reports is forecast from the others and does not disturb them."""
-    predictor = make()
-    predictor.reset(FLEET)
+    predictor = _start(make)
     for report in _random_reports(30):
         predictor.observe(_hide_worker(report, 2))
         _require_usable(predictor.predict())
-    spread = predictor.predict().spread[2]
-    _require(bool(np.isinf(spread)), f"the spread of a worker that never reported must be infinite, got {spread:.3g}")
+    _require_unknown(predictor, 2, "the spread of a worker that never reported must be infinite")
 
 
 def learns_a_constant(make: Factory) -> None:
     """A worker of constant speed is forecast at that speed."""
-    predictor = make()
-    predictor.reset(FLEET)
-    for _ in range(100):
-        predictor.observe(_make_report([0.5, 0.25, 2.0]))
+    predictor = _observe_all(_start(make), [_make_report([0.5, 0.25, 2.0])] * 100)
     error = np.abs(predictor.predict().speed / np.array([128.0, 256.0, 32.0]) - 1.0)
     _require(
-        bool((error < 0.05).all()),
+        (error < 0.05).all(),
         f"after 100 iterations, forecasts of constant speeds must be within 5%, but one is off by {error.max():.1%}",
     )
 
@@ -191,15 +179,13 @@ def learns_a_constant(make: Factory) -> None:
 def permuting_workers_permutes_forecasts(make: Factory) -> None:
     """The order of the workers does not matter to any of them."""
     order = np.array([2, 0, 1])
-    straight, permuted = make(), make()
-    straight.reset(FLEET)
+    straight, permuted = _start(make), make()
     permuted.reset([FLEET[i] for i in order])
     for report in _random_reports(40):
         straight.observe(report)
         permuted.observe(_make_report(np.asarray(report.seconds)[order]))
-    expected, got = straight.predict().speed[order], permuted.predict().speed
     _require(
-        bool(np.allclose(expected, got, rtol=1e-9)),
+        np.allclose(straight.predict().speed[order], permuted.predict().speed, rtol=1e-9),
         "forecasts must not depend on the order of the workers, but another order changed them",
     )
 
@@ -208,13 +194,10 @@ def state_resumes_exactly(make: Factory) -> None:
     """Loading a state into a new predictor, never fitted, continues bit for bit."""
     original, resumed = _warm_up(make), make.unfitted() if isinstance(make, FittedFactory) else make()
     resumed.load_state_dict(original.state_dict())
-    _require(
-        resumed.workers == original.workers,
-        f"load_state_dict() must restore the workers {original.workers}, but the fleet is {resumed.workers}",
-    )
-    _require_same(
-        _continue_and_forecast(original),
-        _continue_and_forecast(resumed),
+    _require_workers(resumed, original.workers, "load_state_dict()")
+    _require_same_future(
+        original,
+        resumed,
         "after load_state_dict(), later forecasts must be the same as without saving and loading, but they differ",
     )
 
@@ -232,15 +215,10 @@ def state_is_a_snapshot(make: Factory) -> None:
 def copies_and_pickles(make: Factory) -> None:
     """A deep copy and an unpickled one continue as the original, independently of it."""
     original = _warm_up(make)
-    copied = copy.deepcopy(original)
-    unpickled = pickle.loads(pickle.dumps(original))
+    twins = {"a deep copy": copy.deepcopy(original), "an unpickled predictor": pickle.loads(pickle.dumps(original))}
     expected = _continue_and_forecast(original)
-    _require_same(expected, _continue_and_forecast(copied), "a deep copy must forecast like the original, but does not")
-    _require_same(
-        expected,
-        _continue_and_forecast(unpickled),
-        "an unpickled predictor must forecast like the original, but does not",
-    )
+    for kind, twin in twins.items():
+        _require_same(expected, _continue_and_forecast(twin), f"{kind} must forecast like the original, but does not")
 
 
 def joining_leaves_others_alone(make: Factory) -> None:
@@ -248,10 +226,7 @@ def joining_leaves_others_alone(make: Factory) -> None:
     predictor = _warm_up(make)
     before = predictor.predict().speed
     predictor.join("d")
-    _require(
-        predictor.workers == (*FLEET, "d"),
-        f"after join('d'), workers must be ('a', 'b', 'c', 'd'), got {predictor.workers}",
-    )
+    _require_workers(predictor, (*FLEET, "d"), "join('d')")
     after = predictor.predict()
     _require_usable(after)
     _require(
@@ -259,7 +234,7 @@ def joining_leaves_others_alone(make: Factory) -> None:
         f"predict() must cover a worker that joined, but returned {len(after.speed)} speeds for 4 workers",
     )
     _require(
-        bool(np.allclose(after.speed[:3], before, rtol=1e-9)),
+        np.allclose(after.speed[:3], before, rtol=1e-9),
         "join() must not change the forecasts of the other workers, but did",
     )
 
@@ -269,31 +244,21 @@ def leaving_leaves_others_alone(make: Factory) -> None:
     predictor = _warm_up(make)
     before = predictor.predict().speed
     predictor.leave("b")
-    _require(
-        predictor.workers == ("a", "c"),
-        f"after leave('b'), workers must be ('a', 'c'), got {predictor.workers}",
-    )
+    _require_workers(predictor, ("a", "c"), "leave('b')")
     after = predictor.predict().speed
     _require(
-        bool(np.allclose(after, before[[0, 2]], rtol=1e-9)),
+        np.allclose(after, before[[0, 2]], rtol=1e-9),
         "leave() must not change the forecasts of the other workers, but did",
     )
     predictor.join("b")
-    spread = predictor.predict().spread[2]
-    _require(
-        bool(np.isinf(spread)),
-        f"a worker that leaves and joins again must start as new, with an infinite spread, got {spread:.3g}",
-    )
+    _require_unknown(predictor, 2, "a worker that leaves and joins again must start as new, with an infinite spread")
 
 
 def renaming_keeps_what_was_learned(make: Factory) -> None:
     """A worker under another name keeps its place and its state, also when the state is saved and resumed."""
     renamed, resumed, untouched = _warm_up(make), make(), _warm_up(make)
     renamed.rename("b", "B")
-    _require(
-        renamed.workers == ("a", "B", "c"),
-        f"after rename('b', 'B'), workers must be ('a', 'B', 'c'), got {renamed.workers}",
-    )
+    _require_workers(renamed, ("a", "B", "c"), "rename('b', 'B')")
     _require_same(renamed.predict(), untouched.predict(), "rename() must not change the next forecast, but did")
     resumed.load_state_dict(renamed.state_dict())
     expected = _continue_and_forecast(untouched)
@@ -304,10 +269,8 @@ def renaming_keeps_what_was_learned(make: Factory) -> None:
         "after rename(), a saved and loaded state must give the same forecasts, but they differ",
     )
     renamed.join("b")
-    spread = renamed.predict().spread[3]
-    _require(
-        bool(np.isinf(spread)),
-        f"a worker that joins under the old name of a renamed one must start with an infinite spread, got {spread:.3g}",
+    _require_unknown(
+        renamed, 3, "a worker that joins under the old name of a renamed one must start with an infinite spread"
     )
 
 
@@ -315,17 +278,15 @@ def silence_is_survived(make: Factory) -> None:
     """A worker silent for hundreds of iterations is forecast well once it is back."""
     silent = _warm_up(make)
     before = silent.predict().spread[0]
-    for report in _random_reports(SILENT_ITERATIONS, seed=3):
-        silent.observe(_hide_worker(report, 0))
+    _observe_all(silent, (_hide_worker(report, 0) for report in _random_reports(SILENT_ITERATIONS, seed=3)))
     waited = silent.predict()
     _require_usable(waited)
     _require(
-        bool(waited.spread[0] >= before),
+        waited.spread[0] >= before,
         f"the spread of a worker that stops reporting must not shrink, but went from {before:.3g} to "
         f"{waited.spread[0]:.3g}",
     )
-    for _ in range(30):
-        silent.observe(_make_report([0.125, 0.25, 1.0]))
+    _observe_all(silent, [_make_report([0.125, 0.25, 1.0])] * 30)
     ratio = silent.predict().speed[0] * 0.125 / SAMPLES
     _require(
         0.8 < ratio < 1.25,
@@ -341,7 +302,7 @@ def a_silent_worker_leaves_others_alone(make: Factory) -> None:
         silent.observe(_hide_worker(report, 0))
         present.observe(report)
     same = np.allclose(silent.predict().speed[1:], present.predict().speed[1:], rtol=1e-9)
-    _require(bool(same), "a worker that stops reporting must not change the forecasts of the others, but did")
+    _require(same, "a worker that stops reporting must not change the forecasts of the others, but did")
 
 
 def a_missing_report_changes_nothing(make: Factory) -> None:
@@ -358,27 +319,17 @@ def a_missing_report_changes_nothing(make: Factory) -> None:
 
 def reset_forgets(make: Factory) -> None:
     """After reset the predictor behaves like one that never observed anything."""
-    used, new = _warm_up(make), make()
+    used, new = _warm_up(make), _start(make)
     used.reset(FLEET)
-    new.reset(FLEET)
     _require_same(used.predict(), new.predict(), "after reset(), the first forecast must be that of a new predictor")
-    _require_same(
-        _continue_and_forecast(used),
-        _continue_and_forecast(new),
-        "after reset(), later forecasts must be those of a new predictor, but they differ",
-    )
+    _require_same_future(used, new, "after reset(), later forecasts must be those of a new predictor, but they differ")
 
 
 def memory_is_bounded(make: Factory) -> None:
     """A thousand iterations take no more memory than a hundred."""
-    predictor = make()
-    predictor.reset(FLEET)
-    for report in _random_reports(100):
-        predictor.observe(report)
+    predictor = _observe_all(_start(make), _random_reports(100))
     small = len(pickle.dumps(predictor))
-    for report in _random_reports(1000):
-        predictor.observe(report)
-    large = len(pickle.dumps(predictor))
+    large = len(pickle.dumps(_observe_all(predictor, _random_reports(1000))))
     _require(
         large <= 1.02 * small + 200,
         f"memory must not grow with the number of iterations, but a pickle grew from {small} to {large} bytes",
@@ -392,7 +343,7 @@ def further_horizons_are_usable(make: Factory) -> None:
     _require_usable(predictor.predict(horizon=2))
     _require_usable(far)
     _require(
-        bool((far.spread >= near.spread).all()),
+        (far.spread >= near.spread).all(),
         f"spreads ten iterations ahead must not be below those one ahead, got {far.spread} and {near.spread}",
     )
 
@@ -415,14 +366,14 @@ def inputs_are_left_alone(make: Factory) -> None:
     watched.observe(_make_report(seconds, covariates))
     watched.predict(covariates=covariates)
     _require(
-        bool((seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all()),
+        (seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all(),
         "observe() and predict() must not write to their input arrays, but one was changed",
     )
     clean.observe(_make_report(seconds.copy(), covariates.copy()))
     seconds[:], covariates[:] = 99.0, 99.0
     problem = "observe() and predict() must copy their inputs, but changing an input array later changed a forecast"
     _require_same(watched.predict(), clean.predict(), problem)
-    _require_same(_continue_and_forecast(watched), _continue_and_forecast(clean), problem)
+    _require_same_future(watched, clean, problem)
 
 
 def forecasts_are_deterministic(make: Factory) -> None:
@@ -440,11 +391,8 @@ def a_report_of_another_fleet_is_refused(make: Factory) -> None:
     try:
         predictor.observe(Report(samples=[SAMPLES] * 5, seconds=[0.5] * 5))
     except ValueError:
-        _require_same(
-            _continue_and_forecast(predictor),
-            _continue_and_forecast(untouched),
-            "observe() must not change the state when it raises ValueError, but later forecasts differ",
-        )
+        problem = "observe() must not change the state when it raises ValueError, but later forecasts differ"
+        _require_same_future(predictor, untouched, problem)
     else:
         raise ContractBrokenError(
             "observe() must raise ValueError for a report of another fleet size, but accepted 5 workers in a fleet of 3"
@@ -455,8 +403,8 @@ def quantiles_are_ordered(make: Factory) -> None:
     """A higher quantile is never a lower speed, and none is NaN or negative."""
     forecast = _warm_up(make).predict()
     quantiles = np.stack([forecast.quantile(q) for q in (0.05, 0.25, 0.5, 0.75, 0.95)])
-    _require(bool((quantiles >= 0).all()), "quantile(q) must not be NaN or negative, but is for some q")
-    _require(bool((np.diff(quantiles, axis=0) >= 0).all()), "quantile(q) must not decrease when q grows, but does")
+    _require((quantiles >= 0).all(), "quantile(q) must not be NaN or negative, but is for some q")
+    _require((np.diff(quantiles, axis=0) >= 0).all(), "quantile(q) must not decrease when q grows, but does")
 
 
 CHECKS: Mapping[str, Callable[[Factory], None]] = {
@@ -496,7 +444,7 @@ CHECKS: Mapping[str, Callable[[Factory], None]] = {
 # -- what the checks are made of ---------------------------------------------------------------------------------
 
 
-def _require(holds: bool, sentence: str) -> None:
+def _require(holds: bool | np.bool_, sentence: str) -> None:
     if not holds:
         raise ContractBrokenError(sentence)
 
@@ -505,13 +453,25 @@ def _require_same(forecast: Forecast, other: Forecast, sentence: str) -> None:
     _require(np.array_equal(forecast.speed, other.speed) and np.array_equal(forecast.spread, other.spread), sentence)
 
 
+def _require_same_future(predictor: Predictor, other: Predictor, sentence: str) -> None:
+    _require_same(_continue_and_forecast(predictor), _continue_and_forecast(other), sentence)
+
+
 def _require_usable(forecast: Forecast) -> None:
     speed, spread = forecast.speed, forecast.spread
     _require(
-        bool(np.isfinite(speed).all() and (speed > 0).all()),
-        f"forecast speeds must be positive and finite, got {speed}",
+        np.isfinite(speed).all() and (speed > 0).all(), f"forecast speeds must be positive and finite, got {speed}"
     )
-    _require(bool((spread >= 0).all()), f"forecast spreads must not be NaN or negative, got {spread}")
+    _require((spread >= 0).all(), f"forecast spreads must not be NaN or negative, got {spread}")
+
+
+def _require_unknown(predictor: Predictor, worker: int, sentence: str) -> None:
+    spread = predictor.predict().spread[worker]
+    _require(np.isinf(spread), f"{sentence}, got {spread:.3g}")
+
+
+def _require_workers(predictor: Predictor, expected: tuple[str, ...], call: str) -> None:
+    _require(predictor.workers == expected, f"after {call}, workers must be {expected}, got {predictor.workers}")
 
 
 def _make_report(seconds: Sequence[float] | Array, covariates: Array | None = None) -> Report:
@@ -530,15 +490,21 @@ def _hide_worker(report: Report, worker: int) -> Report:
     return _make_report(seconds)
 
 
-def _warm_up(make: Factory) -> Predictor:
+def _start(make: Factory) -> Predictor:
     predictor = make()
     predictor.reset(FLEET)
-    for report in _random_reports(30):
+    return predictor
+
+
+def _observe_all(predictor: Predictor, reports: Iterable[Report]) -> Predictor:
+    for report in reports:
         predictor.observe(report)
     return predictor
 
 
+def _warm_up(make: Factory) -> Predictor:
+    return _observe_all(_start(make), _random_reports(30))
+
+
 def _continue_and_forecast(predictor: Predictor) -> Forecast:
-    for report in _random_reports(10, seed=2):
-        predictor.observe(report)
-    return predictor.predict()
+    return _observe_all(predictor, _random_reports(10, seed=2)).predict()
