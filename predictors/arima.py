@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -174,19 +174,15 @@ class ARIMA(FleetPredictor):
         self.covariate_names_: tuple[str, ...] = self.covariates or ()
         count = len(self.covariate_names_)
         self.covariate_mean_, self.covariate_scale_ = np.zeros(count), np.ones(count)
-        unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([-0.7]))
+        any_range_2D = np.repeat([[-MAX_OFF], [MAX_OFF]], count, axis=1)
+        unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([-0.7]), range_2D=any_range_2D)
         self.coefficients_: dict[str, Coefficients] = {POOLED_KEY: unfitted}
-        self.constants_: dict[str, float] = {POOLED_KEY: 0.0}
-        self.ranges_: dict[str, Array] = {POOLED_KEY: np.repeat([[-MAX_OFF], [MAX_OFF]], count, axis=1)}
         self._fleet_models: tuple[tuple[str, ...], _FleetModels] | None = None
 
     def rename(self, old: str, new: str) -> None:
         """Rename a worker; it keeps its place, its model and its state."""
         super().rename(old, new)
-        # Coefficients are stored by name, so the new name needs its own entry.
-        known = old if old in self.coefficients_ else POOLED_KEY
-        self.coefficients_[new], self.constants_[new] = self.coefficients_[known], self.constants_[known]
-        self.ranges_[new] = self.ranges_[known]
+        self.coefficients_[new] = self._coefficients_of(old)
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -204,7 +200,7 @@ class ARIMA(FleetPredictor):
         models, rows = self._stack_fleet_models(), self.state
         standard_WD = self._standardize(covariates_WD, models.range_2WD)
         value_W = np.log(speed_W) if self.log_speed else speed_W
-        error_W = value_W - _covariate_effect(standard_WD, models.covariates_WD)
+        error_W = value_W - (standard_WD * models.covariates_WD).sum(axis=1)
         seen_W = np.isfinite(error_W)
         rows["seen"] = rows["seen"] + seen_W
         rows["mean"] = rows["mean"] + np.where(seen_W, error_W - rows["mean"], 0.0) / np.maximum(rows["seen"], 1.0)
@@ -217,9 +213,8 @@ class ARIMA(FleetPredictor):
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         models = self._stack_fleet_models()
-        regular_W = self._worker_constants(models) + _covariate_effect(
-            self._standardize(covariates_WD, models.range_2WD), models.covariates_WD
-        )
+        effect_W = (self._standardize(covariates_WD, models.range_2WD) * models.covariates_WD).sum(axis=1)
+        regular_W = self._worker_constants(models) + effect_W
         value_W = regular_W + models.space.forecast(self.state["state"], horizon)
         speed_W = speed_from_log(value_W) if self.log_speed else value_W
         return np.where(self.state["seen"] > 0, speed_W, np.nan)
@@ -237,16 +232,18 @@ class ARIMA(FleetPredictor):
     def _worker_constants(self, models: _FleetModels) -> Array:
         return np.where(np.isnan(models.constant_W), self.state["mean"], models.constant_W)
 
+    def _coefficients_of(self, worker: str) -> Coefficients:
+        return self.coefficients_.get(worker, self.coefficients_[POOLED_KEY])
+
     def _stack_fleet_models(self) -> _FleetModels:
         """Return the stacked models of the fleet, cached until the fleet changes."""
         if self._fleet_models is None or self._fleet_models[0] != self.workers:
-            names = [name if name in self.coefficients_ else POOLED_KEY for name in self.workers]
-            fits = [self.coefficients_[name] for name in names]
+            fits = list(map(self._coefficients_of, self.workers))
             models = _FleetModels(
                 make_state_space(np.stack([f.ar for f in fits]), np.stack([f.ma for f in fits]), self.order_[1]),
                 np.stack([fit.covariates for fit in fits]),
-                np.array([self.constants_[name] for name in names]),
-                np.stack([self.ranges_[name] for name in names], axis=1),
+                np.array([fit.constant for fit in fits]),
+                np.stack([fit.range_2D for fit in fits], axis=1),
             )
             self._fleet_models = (self.workers, models)
         return self._fleet_models[1]
@@ -270,9 +267,7 @@ class ARIMA(FleetPredictor):
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
         names, value_TN, covariates_TND = self._build_panel(traces)
         sparse = _warn_if_sparse(value_TN)
-        coefficients, constants, ranges = (
-            (self.coefficients_, self.constants_, self.ranges_) if fit_options.warm_start else ({}, {}, {})
-        )
+        earlier = self.coefficients_ if fit_options.warm_start else {}
         if not fit_options.warm_start:
             # sparse speeds say nothing of autoregression, but a local level's coefficient shows at any distance; all
             # are differenced, because speeds jump and settle at new levels
@@ -286,24 +281,22 @@ class ARIMA(FleetPredictor):
             self.order_ = self.order or min(orders[:2] if sparse else orders, key=criterion)
         differences = self.order_[1]
         pooled, _ = fit_css(*_center_series(value_TN, covariates_TND, differences), self.order_)
-        self.coefficients_ = {POOLED_KEY: pooled}
-        self.constants_ = {POOLED_KEY: 0.0 if differences else np.nan}
-        self.ranges_ = {POOLED_KEY: _covariate_range(covariates_TND)}
+        constant = 0.0 if differences else np.nan
+        pooled = replace(pooled, constant=constant, range_2D=_covariate_range(covariates_TND))
+        self.coefficients_ = earlier | {POOLED_KEY: pooled}
         # workers with fewer than 10 speeds per coefficient use the coefficients fitted to all workers
         speeds_N, needed = np.isfinite(value_TN).sum(axis=0), 10 * (len(pooled.vector) + 1)
         owned = {name: [n for n, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
         owned = {name: columns for name, columns in owned.items() if speeds_N[columns].sum() >= needed}
         if owned:
             self._fit_workers(owned, value_TN, covariates_TND)
-        self.coefficients_, self.constants_ = coefficients | self.coefficients_, constants | self.constants_
-        self.ranges_ = ranges | self.ranges_
         # The order may have changed, and with it the number of states in every row.
         self._fleet_models = None
         self.reset(self.workers)
         return self
 
     def _fit_workers(self, columns_by_worker: Mapping[str, list[int]], value_TN: Array, covariates_TND: Array) -> None:
-        """Fit each worker to its own series; its constant is stored separately."""
+        """Fit each worker to its own series, with a constant unless differencing removes it."""
         count = covariates_TND.shape[2]
         if not self.order_[1]:
             covariates_TND = np.concatenate([covariates_TND, np.ones((*value_TN.shape, 1))], axis=2)
@@ -315,14 +308,12 @@ class ARIMA(FleetPredictor):
             fits = map_calls(fit_likelihood, series)
         else:
             places = [n for columns in columns_by_worker.values() for n in columns]
-            group_N = np.repeat(
-                np.arange(len(columns_by_worker)), [len(columns) for columns in columns_by_worker.values()]
-            )
+            group_N = np.repeat(np.arange(len(columns_by_worker)), list(map(len, columns_by_worker.values())))
             fits, _ = fit_css_groups(value_TN[:, places], covariates_TND[:, places], self.order_, group_N)
-        for name, fit in zip(columns_by_worker, fits, strict=True):
-            self.coefficients_[name] = Coefficients(fit.covariates[:count], fit.ar, fit.ma)
-            self.constants_[name] = float(fit.covariates[count:].sum())
-            self.ranges_[name] = _covariate_range(covariates_TND[:, columns_by_worker[name], :count])
+        for (name, columns), fit in zip(columns_by_worker.items(), fits, strict=True):
+            range_2D = _covariate_range(covariates_TND[:, columns, :count])
+            constant = float(fit.covariates[count:].sum())
+            self.coefficients_[name] = Coefficients(fit.covariates[:count], fit.ar, fit.ma, constant, range_2D)
 
     def _build_panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
         """Return the workers, values and standardized covariates of all traces side by side; short ones end in gaps."""
@@ -356,11 +347,11 @@ class ARIMA(FleetPredictor):
             "covariate_mean": self.covariate_mean_,
             "covariate_scale": self.covariate_scale_,
             "fitted": np.array(list(self.coefficients_), dtype=np.str_),
-            "constant": np.array(list(self.constants_.values())),
+            "constant": np.array([fit.constant for fit in fits]),
             "covariates": np.stack([fit.covariates for fit in fits]),
             "ar": np.stack([fit.ar for fit in fits]),
             "ma": np.stack([fit.ma for fit in fits]),
-            "ranges": np.stack(list(self.ranges_.values())),
+            "ranges": np.stack([fit.range_2D for fit in fits]),
         }
 
     def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -368,15 +359,13 @@ class ARIMA(FleetPredictor):
             return
         self.order_ = _validate_order(state["order"])
         self.covariate_names_ = tuple(map(str, state["covariate_names"]))
-        self.covariate_mean_, self.covariate_scale_ = (
-            np.array(state["covariate_mean"]),
-            np.array(state["covariate_scale"]),
-        )
-        fits = zip(state["covariates"], state["ar"], state["ma"], strict=True)
-        names = list(map(str, state["fitted"]))
-        self.coefficients_ = {n: Coefficients(*map(np.array, fit)) for n, fit in zip(names, fits, strict=True)}
-        self.constants_ = dict(zip(names, map(float, state["constant"]), strict=True))
-        self.ranges_ = dict(zip(names, map(np.array, state["ranges"]), strict=True))
+        self.covariate_mean_ = np.array(state["covariate_mean"])
+        self.covariate_scale_ = np.array(state["covariate_scale"])
+        saved = (state[name] for name in ("fitted", "covariates", "ar", "ma", "constant", "ranges"))
+        self.coefficients_ = {
+            str(name): Coefficients(np.array(covariates), np.array(ar), np.array(ma), float(constant), np.array(ranges))
+            for name, covariates, ar, ma, constant, ranges in zip(*saved, strict=True)
+        }
         self._fleet_models = None
 
 
@@ -396,16 +385,11 @@ class _FleetModels:
     covariates_WD: Array
     constant_W: Array
     range_2WD: Array
-    """Least and greatest covariate, in deviations, that each worker showed when it was fitted."""
 
 
 def _covariate_range(covariates_TND: Array) -> Array:
     """Return the least and the greatest of each covariate, ``[2, D]``."""
     return np.stack([covariates_TND.min(axis=(0, 1)), covariates_TND.max(axis=(0, 1))])
-
-
-def _covariate_effect(standard_WD: Array, coefficients_WD: Array) -> Array:
-    return np.asarray((standard_WD * coefficients_WD).sum(axis=1))
 
 
 def _warn_if_sparse(value_TN: Array) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,14 @@ class Coefficients:
     covariates: Array
     ar: Array
     ma: Array
+    constant: float = 0.0
+    """NaN if it is each worker's own mean."""
+    range_2D: Array = field(default_factory=lambda: np.zeros((2, 0)))
+    """The least and the greatest of each covariate that it was fitted to, in deviations."""
 
     @property
     def vector(self) -> Array:
-        """All coefficients in one vector, in this order."""
+        """The fitted coefficients in one vector: of covariates, past values and past innovations."""
         return np.concatenate([self.covariates, self.ar, self.ma])
 
 

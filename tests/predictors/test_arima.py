@@ -44,8 +44,9 @@ def given(order, driven):
     model = ARIMA(order=order, covariates=names, log_speed=False)
     model.order_ = order
     effect = EFFECT if driven else np.zeros(0)
-    model.coefficients_ = {POOLED_KEY: Coefficients(effect, np.array(ar), np.array(ma))}
-    model.constants_ = {POOLED_KEY: 0.0 if order[1] else 199.0}
+    constant = 0.0 if order[1] else 199.0
+    range_2D = np.repeat([[-10.0], [10.0]], len(names), axis=1)
+    model.coefficients_ = {POOLED_KEY: Coefficients(effect, np.array(ar), np.array(ma), constant, range_2D)}
     return model
 
 
