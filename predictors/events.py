@@ -48,8 +48,6 @@ class PeriodicEvents(NestedPredictor):
         super().__init__()
         self.predictor = predictor
         self._inner = (as_fleet_predictor(predictor),)
-        self._cached_due: Array | None = None
-        self._has_scheduled_event = False
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {
@@ -67,14 +65,7 @@ class PeriodicEvents(NestedPredictor):
 
     def _find_due(self, horizon: int = 1) -> Mask | None:
         """Return who has a scheduled event in the iteration ``horizon`` ahead, ``None`` if no worker has."""
-        due_W = self.state["due"]
-        if (
-            self._cached_due is not due_W
-        ):  # most fleets never have a schedule: one comparison serves until the next event
-            self._cached_due, self._has_scheduled_event = due_W, any_true(np.isfinite(due_W))
-        if not self._has_scheduled_event:
-            return None
-        event_W = due_W == self.state["seen"] + (horizon - 1)
+        event_W = self.state["due"] == self.state["seen"] + (horizon - 1)
         return event_W if any_true(event_W) else None
 
     def _has_likely_schedule(self) -> Mask:

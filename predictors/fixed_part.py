@@ -144,7 +144,7 @@ class FixedPart:
         size = self._reference or 1.0
         seconds_W = size / forecast.speed
         fixed_W = self._fixed_seconds(seconds_W)
-        none_W, unlimited_W = self._floor_and_limit
+        none_W, unlimited_W = np.zeros(len(fixed_W)), np.full(len(fixed_W), np.inf)
         curves = Curves(floor=none_W, slope=(seconds_W - fixed_W) / size, intercept=fixed_W, limit=unlimited_W)
         return replace(forecast, batch_time=curves)
 
@@ -180,8 +180,6 @@ class FixedPart:
         """Load what is known of each worker, and weigh the hypotheses by it."""
         self._rows = rows
         self._weights_WH = _hypothesis_weights(rows["evidence"])
-        count = len(rows["size"])
-        self._floor_and_limit = np.zeros(count), np.full(count, np.inf)
 
     def _learn_rows(
         self, report: Report, size_W: Array, seconds_W: Array, reference: float
@@ -307,20 +305,15 @@ class FixedPart:
 
 def _fresh_rows(count: int) -> dict[str, Array]:
     unseen = {name: np.full(count, np.nan) for name in ("size", "seconds", "usual", "calm_size", "calm_seconds")}
+    none = {name: np.zeros(count) for name in ("still", "jump", "over", "lasted", "count", "passing", "reports")}
     return {
         **unseen,
+        **none,
         "evidence": np.zeros((count, len(FIXED_SHARE_GRID) + len(FIXED_TIME_GRID))),
         "noise": np.full(count, 0.05**2),
-        "still": np.zeros(count),
         "missed": np.zeros((count, 2)),
-        "jump": np.zeros(count),
-        "over": np.zeros(count),
-        "lasted": np.zeros(count),
-        "count": np.zeros(count),
         "when": np.full((count, 2), np.nan),
-        "passing": np.zeros(count),
         "first": np.full((count, FIRST_REPORTS), np.nan),
-        "reports": np.zeros(count),
     }
 
 

@@ -35,10 +35,6 @@ class Seasonal(FleetPredictor):
     (True, True)
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._cached: tuple[Array, NDArray[np.intp], Array] | None = None
-
     def initial_state(self, count: int) -> dict[str, Array]:
         # two past cycles: one is as noisy as the last value, and more lag behind changes
         return {
@@ -46,9 +42,8 @@ class Seasonal(FleetPredictor):
             "variance": np.zeros(count),
             "scale": np.full(count, 1e-3),
             "deviations": np.zeros((count, 2 * MAX_PERIOD)),
-            "echoes": np.zeros(
-                (count, 1 + MAX_PERIOD - MIN_PERIOD + 1 + 1)
-            ),  # with one beside the first and the last lag
+            # one for each lag, and one beside the first and the last
+            "echoes": np.zeros((count, MAX_PERIOD - MIN_PERIOD + 3)),
             "power": np.zeros(count),
             "seen": np.zeros(count),
         }
@@ -67,14 +62,8 @@ class Seasonal(FleetPredictor):
         return np.asarray(rows["level"] + share_W * past_W * (rows["scale"] / 2))
 
     def _find_period(self) -> tuple[NDArray[np.intp], Array]:
-        """Return each worker's period, and the share of past deviations that is expected again, 0 without a period.
-
-        Cached until the next report, for other horizons.
-        """
-        rows, cached = self.state, self._cached
-        echoes_WP = rows["echoes"]
-        if cached is not None and cached[0] is echoes_WP:
-            return cached[1], cached[2]
+        """Return each worker's period, and the share of past deviations that is expected again, 0 without a period."""
+        rows, echoes_WP = self.state, self.state["echoes"]
         workers = np.arange(len(echoes_WP))
         best_W = 1 + echoes_WP[:, 1:-1].argmax(axis=1)
         # After a jump all deviations have one sign, and neighboring lags correlate as well: a period stands out.
@@ -83,8 +72,7 @@ class Seasonal(FleetPredictor):
         share_W /= np.maximum(rows["power"], 1e-9)
         # the best correlation must exceed 0 by 2 standard errors
         share_W *= share_W * np.sqrt(rows["seen"]) > 2.0
-        self._cached = (echoes_WP, MIN_PERIOD - 1 + best_W, share_W)
-        return self._cached[1], share_W
+        return MIN_PERIOD - 1 + best_W, share_W
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         rows, log_speed_W, seen_W = self.state, np.log(speed_W), self.state["seen"]
