@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline._arrays import Array, Mask, all_finite, any_true, finite_mean
 from paceline.predictors.averages import smooth
-from paceline.predictors.fleet import FleetPredictor, validated_covariate_names
+from paceline.predictors.fleet import FleetPredictor
 
 HUBER_BOUND, MAX_MOVE = 2.0, 6.0
 """Errors beyond this many of a worker's usual ones count linearly, and the most usual moves that a covariate counts."""
@@ -46,7 +46,7 @@ class DrivenAverages(FleetPredictor):
         self._weights = np.array(self.smoothings)
         self._reports_to_settle = fading / min(self.smoothings)
         self.corrected_column = corrected_column
-        self.covariates = validated_covariate_names(covariates)
+        self.covariates = tuple(covariates)
         self._cached_moves: _CovariateMoves | None = None
         self._last_covariates: Array | None = None
         self._cached_places: tuple[Array | None, slice] = (None, slice(0, 0))

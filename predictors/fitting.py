@@ -8,13 +8,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from paceline._arrays import Array, Mask
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.protocol import Predictor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,9 +122,6 @@ class TraceSummary:
         """Return mean and deviation of each covariate, ``[D]``; deviation 1 if it is never known or never changes."""
         spreads = [self.covariates.get(name, Moments()) for name in covariate_names]
         return np.array([s.mean for s in spreads], dtype=float), np.array([s.deviation for s in spreads], dtype=float)
-
-
-P = TypeVar("P", bound=Predictor)
 
 
 def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._arrays import Array, all_finite, all_true, any_true
-from paceline.predictors.fleet import validated_covariate_names
 from paceline.predictors.linear import (
     NUM_SPEED_INPUTS,
     advance_inputs,
@@ -47,7 +46,7 @@ class Pooled(NestedPredictor):
     def __init__(self, predictor: str | Predictor, covariates: Sequence[str] = ()) -> None:
         super().__init__()
         self.predictor = predictor
-        self.covariates = validated_covariate_names(covariates)
+        self.covariates = tuple(covariates)
         self._inner = (as_fleet_predictor(predictor),)
         self._cached_forecast: _CachedForecast | None = None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, read_only
+from paceline._arrays import Array, all_finite, read_only
 from paceline._curves import Curves
 
 if TYPE_CHECKING:
@@ -62,17 +62,6 @@ class Report:
     @cached_property
     def speed(self) -> Array:
         """Samples per second, ``[W]``; NaN where there is no usable report. Computed once."""
-        speed_W, vars(self)["complete"] = (
-            self._compute_speeds()
-        )  # asked a dozen times in a step: an attribute takes no call
-        return speed_W
-
-    @cached_property
-    def complete(self) -> bool:
-        """True if every worker has a usable report."""
-        return self._compute_speeds()[1]
-
-    def _compute_speeds(self) -> tuple[Array, bool]:
         if isinstance(self.samples, Mapping) or isinstance(self.seconds, Mapping):
             raise TypeError("samples and seconds must be lists or arrays in the order of workers, got a mapping")
         samples = np.asarray(self.samples, dtype=np.float64)
@@ -88,8 +77,13 @@ class Report:
         if bounded and minimum(seconds, initial=np.inf) >= MIN_SECONDS:
             speed = samples / seconds
             if minimum(speed, initial=np.inf) >= MIN_SPEED and maximum(speed, initial=0.0) <= MAX_SPEED:
-                return speed, self.out_of_memory is None
-        return _valid_speeds(samples, seconds), False
+                return speed
+        return _valid_speeds(samples, seconds)
+
+    @cached_property
+    def complete(self) -> bool:
+        """True if every worker has a usable report, and none ran out of memory."""
+        return self.out_of_memory is None and all_finite(self.speed)
 
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
