@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, any_true
 from paceline.predictors.fitting import FitOptions
-from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.fleet import FleetPredictor, load_finite
 from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED
 
 if TYPE_CHECKING:
@@ -118,13 +118,7 @@ class EWMA(FleetPredictor):
             super().load_fitted_state(state)
         elif "smoothing" in state:
             _require_smoothing(smoothing := np.asarray(state["smoothing"]).item())
-            errors_G = np.array(state["errors"], dtype=np.float64)
-            if errors_G.shape != SMOOTHING_GRID.shape or not np.isfinite(errors_G).all():
-                raise ValueError(
-                    f"the saved errors must be {len(SMOOTHING_GRID)} finite numbers, got an array of shape "
-                    f"{errors_G.shape}: the model state is damaged; fit and save the model again"
-                )
-            self.smoothing_, self.errors_G_ = smoothing, errors_G
+            self.smoothing_, self.errors_G_ = smoothing, load_finite(state, "errors", self.errors_G_)
 
 
 class HuberEWMA(FleetPredictor):
@@ -241,6 +235,8 @@ class LocalLevel(FleetPredictor):
     array([87., 68.])
     """
 
+    _error_smoothing = 0.2  # workers may report rarely
+
     def __init__(self, smoothing: float = 0.5) -> None:
         _require_smoothing(smoothing)
         super().__init__()
@@ -260,6 +256,7 @@ class LocalLevel(FleetPredictor):
         else:
             self.state, self.shared_state = together.state, together.shared_state
         self.workers = (*self.workers, *together.workers)
+        self._all_reports_usual = False
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {name: np.full(count, np.nan) for name in ("level", "doubt", "when")}
@@ -283,12 +280,6 @@ class LocalLevel(FleetPredictor):
         doubt_W[reporting] = np.where(first_R, 4.0, gain_R)
         when_W[reporting] = now
         self.state |= {"level": level_W, "doubt": doubt_W, "when": when_W}
-
-    def _track_error(self, error_W: Array) -> None:
-        before_W, newest_W = self.state["squared_error"], np.square(error_W)
-        # workers may report rarely, so a fifth, not a twentieth as elsewhere
-        moved_W = np.where(np.isnan(before_W), newest_W, before_W + 0.2 * (newest_W - before_W))
-        self.state["squared_error"] = np.where(np.isnan(newest_W), before_W, moved_W)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.asarray(np.exp(self.state["level"]))

@@ -85,6 +85,17 @@ def validated_covariate_names(covariates: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def load_finite(state: Mapping[str, NDArray[Any]], name: str, default: Array) -> Array:
+    """Return a copy of a fitted array, or of the default if none was saved; refuse one that does not fit."""
+    values = np.array(state.get(name, default))
+    if values.shape != default.shape or not np.isfinite(values).all():
+        raise ValueError(
+            f"the saved {name} must hold finite numbers in the shape {default.shape}, got an array of shape "
+            f"{values.shape}: the model state is damaged; fit and save the model again"
+        )
+    return values
+
+
 MAX_UNCONFIRMED_RISE = float(np.log(100.0))
 """A log speed that is so far above the forecast is accepted only if the next report says the same."""
 
@@ -140,6 +151,9 @@ class FleetPredictor(Params):
 
     _never_warns: ClassVar[bool] = False
     """True if usual reports cannot raise floating point warnings: silencing these costs a small fleet much."""
+
+    _error_smoothing: ClassVar[float] = 0.05
+    """Weight of the newest squared error: the spread remembers about the last 20 iterations."""
 
     covariate_names_: tuple[str, ...] = ()
 
@@ -257,12 +271,10 @@ class FleetPredictor(Params):
                 "call reset, join or leave when the fleet changes"
             )
         covariates_WD = self._covariate_rows(report.covariates)
-        learn = (
-            self._learn_report
-            if self._never_warns and self._all_reports_usual and report.complete
-            else self._learn_report_quietly
-        )
-        learn(report, covariates_WD)
+        if self._never_warns and self._all_reports_usual and report.complete:
+            self._learn_report(report, covariates_WD)
+        else:
+            self._learn_report_quietly(report, covariates_WD)
 
     def _learn_report(self, report: Report, covariates_WD: Array) -> None:
         """Compare a report with its forecast, then learn from it: the forecast was made without it."""
@@ -394,8 +406,7 @@ class FleetPredictor(Params):
     def _track_error(self, error_W: Array) -> None:
         """Smooth each worker's squared error in log speed: half as fast counts the same as twice as fast."""
         before_W, newest_W = self.state["squared_error"], np.square(error_W)
-        # The newest error weighs 5%: the spread remembers about the last 20 iterations.
-        smoothed_W = before_W + 0.05 * (newest_W - before_W)
+        smoothed_W = before_W + self._error_smoothing * (newest_W - before_W)
         if not self._all_reports_usual:
             known_W = np.where(np.isfinite(before_W), smoothed_W, newest_W)
             smoothed_W = np.where(np.isfinite(newest_W), known_W, before_W)

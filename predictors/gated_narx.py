@@ -294,9 +294,9 @@ class GatedNARX(Network):
         self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fit_options, self.weights_)
 
     def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
-        roles = list(fit_options.window_roles(trace, self.training.validation))
-        for k, state_rows, covariates_WD, log_speed_W in self.replay_trace(trace):
-            used_W, validates = roles[k]
+        roles = fit_options.window_roles(trace, self.training.validation)
+        for (used_W, validates), replayed in zip(roles, self.replay_trace(trace), strict=True):
+            state_rows, covariates_WD, log_speed_W = replayed
             target_W = (log_speed_W - state_rows["memory"][:, 0]) / running_scale(state_rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(state_rows["scale"])
             inputs_WF, references_WR, unit_W = gate_inputs(

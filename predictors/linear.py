@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Mask, all_finite
 from paceline.predictors.averages import smooth
 from paceline.predictors.fitting import FitOptions
-from paceline.predictors.fleet import FleetPredictor, validated_covariate_names
+from paceline.predictors.fleet import FleetPredictor, load_finite, validated_covariate_names
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -146,11 +146,7 @@ def _advance_covariates(state_rows: StateRows, covariates_WD: Array) -> None:
         mean_WD = np.where(unknown_WD, state_rows["covariate_mean"], np.where(first_WD, covariates_WD, mean_WD))
         spread_WD = np.where(unknown_WD | first_WD, state_rows["covariate_spread"], spread_WD)
         covariates_WD = np.where(unknown_WD, state_rows["last_covariates"], covariates_WD)
-    state_rows["covariate_spread"], state_rows["covariate_mean"], state_rows["last_covariates"] = (
-        spread_WD,
-        mean_WD,
-        covariates_WD,
-    )
+    state_rows |= {"covariate_spread": spread_WD, "covariate_mean": mean_WD, "last_covariates": covariates_WD}
 
 
 def running_scale(state_rows: StateRows) -> Array:
@@ -244,15 +240,8 @@ class RLS(FleetPredictor):
     def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         self.covariate_names_ = tuple(map(str, state.get("covariate_names", self.covariate_names_)))
         self._set_zero_prior()
-        self.prior_weights_ = np.array(state.get("prior_weights", self.prior_weights_))
-        self.prior_variance_ = np.array(state.get("prior_variance", self.prior_variance_))
-        inputs = (NUM_SPEED_INPUTS + 2 * len(self.covariate_names_),)
-        for name, values in (("prior_weights", self.prior_weights_), ("prior_variance", self.prior_variance_)):
-            if values.shape != inputs or not np.isfinite(values).all():
-                raise ValueError(
-                    f"the saved {name} must hold {inputs[0]} finite numbers, got an array of shape {values.shape}: the "
-                    "model state is damaged; fit and save the model again"
-                )
+        self.prior_weights_ = load_finite(state, "prior_weights", self.prior_weights_)
+        self.prior_variance_ = load_finite(state, "prior_variance", self.prior_variance_)
         if not (self.prior_variance_ > 0).all():
             raise ValueError(
                 "the saved prior_variance must be above 0: the model state is damaged; fit and save the model again"

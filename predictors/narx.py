@@ -14,7 +14,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.predictors.fitting import FitOptions, TraceSummary
 from paceline.predictors.fleet import require_int
-from paceline.predictors.linear import running_scale
+from paceline.predictors.linear import running_scale, target_change
 from paceline.predictors.network import (
     LOG_SPEED_RANGE,
     Columns,
@@ -177,11 +177,11 @@ class NARX(Network):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
-        roles = list(fit_options.window_roles(trace, self.training.validation))
-        for k, state_rows, covariates_WD, log_speed_W in self.replay_trace(trace):
-            used_W, validates = roles[k]
-            target_W = (log_speed_W - state_rows["log_speed"][:, 0]) / running_scale(state_rows)
-            usable_W = used_W & np.isfinite(target_W) & np.isfinite(state_rows["scale"])
+        roles = fit_options.window_roles(trace, self.training.validation)
+        for (used_W, validates), replayed in zip(roles, self.replay_trace(trace), strict=True):
+            state_rows, covariates_WD, log_speed_W = replayed
+            target_W = target_change(state_rows, log_speed_W, running_scale(state_rows))
+            usable_W = used_W & np.isfinite(target_W)
             columns = {"inputs": self._inputs(state_rows, covariates_WD), "targets": target_W}
             columns["validates"] = np.full(len(usable_W), validates)
             yield {name: column[usable_W] for name, column in columns.items()}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import FitOptions, FitProgress, TraceSummary
-from paceline.predictors.fleet import FleetPredictor, validated_covariate_names
+from paceline.predictors.fleet import FleetPredictor, load_finite, validated_covariate_names
 from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Network(FleetPredictor):
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
         """Collect windows, and fit the weights to them, beginning with those that there are."""
 
-    def replay_trace(self, trace: Trace) -> Iterator[tuple[int, StateRows, Array, Array]]:
+    def replay_trace(self, trace: Trace) -> Iterator[tuple[StateRows, Array, Array]]:
         """Yield every iteration in which it would have forecast this trace, on inputs as it sees them in serving.
 
         Each comes with the workers' state before it, the covariates at its start, and its measured log speeds.
@@ -221,9 +221,8 @@ class Network(FleetPredictor):
         covariates_TWD = trace.covariates_named(served.covariate_names)
         for k, log_speed_W in enumerate(np.log(trace.speed)):
             covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
-            state_rows = served.state
-            yield k, state_rows, covariates_WD, log_speed_W
-            served.state = state_rows | served._advance(state_rows, log_speed_W, covariates_WD)
+            yield served.state, covariates_WD, log_speed_W
+            served.state = served._advance(served.state, log_speed_W, covariates_WD)
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -258,19 +257,9 @@ class Network(FleetPredictor):
         }
 
     def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        state = dict(state)
-        self.covariate_names_ = tuple(map(str, state.pop("covariate_names", self.covariate_names_)))
-        self.covariate_mean_ = np.array(state.pop("covariate_mean", self.covariate_mean_))
-        self.covariate_scale_ = np.array(state.pop("covariate_scale", self.covariate_scale_))
-        for name, values in (("covariate_mean", self.covariate_mean_), ("covariate_scale", self.covariate_scale_)):
-            if values.shape != (len(self.covariate_names_),) or not np.isfinite(values).all():
-                raise ValueError(
-                    f"the saved {name} must have one finite value for each covariate in {self.covariate_names_}: "
-                    "the model state is damaged; fit and save the model again"
-                )
-        self.weights_ = {name: np.array(value) for name, value in state.items()}
-        if odd := [name for name, value in self.weights_.items() if not np.isfinite(value).all()]:
-            raise ValueError(
-                f"the saved weights must be finite, but {odd} are not: the model state is damaged; "
-                "fit and save the model again"
-            )
+        self.covariate_names_ = tuple(map(str, state.get("covariate_names", self.covariate_names_)))
+        count = len(self.covariate_names_)
+        self.covariate_mean_ = load_finite(state, "covariate_mean", np.zeros(count))
+        self.covariate_scale_ = load_finite(state, "covariate_scale", np.ones(count))
+        weights = [name for name in state if not name.startswith("covariate_")]
+        self.weights_ = {name: load_finite(state, name, state[name]) for name in weights}

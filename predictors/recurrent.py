@@ -68,10 +68,9 @@ class RecurrentPredictor(Network):
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
         # A bound relative to the newest change still lets the forecast return after a jump of any size.
         # at most the newest change plus 5 running scales from the last log speed
-        reach_W = np.abs(state_rows["change"]) / running_scale(state_rows) + 5.0
-        return np.clip(
-            state_rows["log_speed"] + running_scale(state_rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEED_RANGE
-        )
+        scale_W = running_scale(state_rows)
+        reach_W = np.abs(state_rows["change"]) / scale_W + 5.0
+        return np.clip(state_rows["log_speed"] + scale_W * np.clip(step_W, -reach_W, reach_W), *LOG_SPEED_RANGE)
 
     def _inputs(self, state_rows: StateRows, covariates_WD: Array) -> Array:
         """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""
@@ -115,12 +114,10 @@ class RecurrentPredictor(Network):
     def _make_sequences(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
         """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
         inputs, targets = [], []
-        for _, state_rows, covariates_WD, log_speed_W in self.replay_trace(trace):
+        for state_rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             inputs.append(self._inputs(state_rows, covariates_WD))
-            known_W = np.isfinite(state_rows["scale"])
-            targets.append(
-                np.where(known_W, (log_speed_W - state_rows["log_speed"]) / running_scale(state_rows), np.nan)
-            )
+            change_W = (log_speed_W - state_rows["log_speed"]) / running_scale(state_rows)
+            targets.append(np.where(np.isfinite(state_rows["scale"]), change_W, np.nan))
         reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
         held_out = fit_options.held_out
