@@ -230,21 +230,10 @@ class Race:
 
 
 def simulate_training(task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings) -> Race:
-    """Train for real, in the order and at the times that the fleet's speeds dictate.
+    """Train a task for real, in the order and at the times that the fleet's speeds dictate.
 
     A step is a pull, half of its time on the wire, computing, the other half, and the push. A worker whose step was
     given up leaves it at once and pulls. The same arguments give the same race.
-
-    Parameters
-    ----------
-    task
-        The task to train.
-    times
-        How long computing takes.
-    scheme
-        The server's scheme.
-    settings
-        Length, batch, learning rate and seed.
 
     Examples
     --------
@@ -314,11 +303,10 @@ class _RunningRace:
         if self.server.sampler.applied < self.budget and not self._has_reached_target():
             self.curve.append((self.events.now, 0.0))
         end = self.events.now
-        waiting = [
-            w.waited_seconds + (end - w.wait_start if w.wait_start is not None else 0) for w in self.workers.values()
-        ]
+        still_W = [0.0 if w.wait_start is None else end - w.wait_start for w in self.workers.values()]
+        waiting_W = np.array([w.waited_seconds for w in self.workers.values()]) + still_W
         seconds, accuracy = np.array(self.curve).T
-        return Race(seconds, accuracy, np.array(waiting) / end, self.server)
+        return Race(seconds, accuracy, waiting_W / end, self.server)
 
     def _pull(self, worker_name: str) -> None:
         worker, now = self.workers[worker_name], self.events.now

@@ -276,13 +276,13 @@ class SizeScheme(Protocol):
     """Chooses batch sizes at every barrier, from past measurements.
 
     In each iteration, ``sizes`` is called first, with the covariates sampled at the boundary, and ``observe``
-    afterwards.
+    afterwards. A scheme that inherits from this class and reads or learns nothing need not define that.
     """
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
         """The covariates it reads."""
-        ...
+        return ()
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
@@ -297,10 +297,8 @@ class SizeScheme(Protocol):
         ...
 
 
-class EqualBatches:
+class EqualBatches(SizeScheme):
     """Bulk-synchronous parallel (BSP): all workers get the same, up to one sample."""
-
-    covariate_names: tuple[str, ...] = ()
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
@@ -309,9 +307,6 @@ class EqualBatches:
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Return the same sizes every time."""
         return self._sizes
-
-    def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
-        """Learn nothing."""
 
 
 class Balanced:
@@ -372,7 +367,7 @@ class _CheckedPredictor:
         return ahead
 
 
-class Oracle:
+class Oracle(SizeScheme):
     """The best possible sizing: sizes solved from the speeds of the iteration to come.
 
     Parameters
@@ -382,8 +377,6 @@ class Oracle:
     curves
         Batch time curves of the workers, if the speeds are relative to these; or those of each iteration.
     """
-
-    covariate_names: tuple[str, ...] = ()
 
     def __init__(self, speed: Array, curves: Curves | Sequence[Curves] | None = None) -> None:
         self.speed = speed
@@ -403,6 +396,3 @@ class Oracle:
         else:
             true = Curves(curves.floor / speed_W, curves.slope / speed_W, curves.intercept / speed_W, curves.limit)
         return split(true, self._global_batch, lower=1).sizes
-
-    def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
-        """Learn nothing."""

@@ -6,7 +6,7 @@ of a time is fixed: the answer is then a range over all fixed shares. Axes: T it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -128,13 +128,10 @@ class Simulation:
                 what += ", as it takes about a millisecond of each iteration itself"
             else:
                 what += ", next to nothing"
-        whose = (
-            f"; mostly for {_worker_label(self.slowest_worker)}"
-            if self.slowest_worker and self.hindsight_saving >= MIN_SAVING
-            else ""
-        )
-        bound = f"With all speeds known in advance it would save {percent(self.hindsight_saving)}{whose}."
-        return (f"{what}.", bound, *more)
+        bound = f"With all speeds known in advance it would save {percent(self.hindsight_saving)}"
+        if self.slowest_worker and self.hindsight_saving >= MIN_SAVING:
+            bound += f"; mostly for {_worker_label(self.slowest_worker)}"
+        return (f"{what}.", f"{bound}.", *more)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -203,7 +200,7 @@ def simulate(
     replayed_batch = int(of_step) if global_batch is None and of_step.isdecimal() else global_batch
     if 0 < int(complete_T.sum()) < MIN_ITERATIONS:
         found = _simulate_steady(trace, replayed_batch, curves, noise)
-        return _add_job_facts(found if curves is not None else _widen_to_all_shares(found), trace, global_batch)
+        return _add_job_facts(found if curves is not None else _widen_to_all_shares(found), trace, replayed_batch)
     work = None if trace.work is None else trace.work[complete_T]
     comm = None if trace.comm_seconds is None else trace.comm_seconds[complete_T]
     job = Trace(
@@ -211,7 +208,7 @@ def simulate(
     )
     limit = min(1000 + WARMUP_ITERATIONS, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
     found = _simulate_recorded(job.select(slice(-limit, None)), replayed_batch, curves)
-    return _add_job_facts(found, trace, global_batch)
+    return _add_job_facts(found, trace, replayed_batch)
 
 
 def from_speeds(speeds: ArrayLike, *, global_batch: int | None = None, noise: float = 0.05) -> Simulation:
@@ -299,13 +296,8 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
 
 def _add_job_facts(simulation: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
     """Add what only the whole trace knows."""
-    accumulate = max(int(trace.meta.get("accumulate", "1")), 1)
-    of_step = trace.meta.get("global_batch", "")
-    if global_batch is not None:
-        batch: int | None = global_batch
-    elif of_step.isdecimal():
-        batch = int(of_step)
-    else:
+    accumulate, batch = max(int(trace.meta.get("accumulate", "1")), 1), global_batch
+    if batch is None:
         # the usual samples of an iteration; of those that a probe did not cut, the upper half
         samples_T = trace.samples[np.isfinite(trace.samples).all(axis=1)].sum(axis=1)
         quantile = 0.75 if trace.meta.get("probe") else 0.5
@@ -340,18 +332,17 @@ def _simulate_steady(trace: Trace, global_batch: int | None, curves: Curves | No
     batch = global_batch
     if batch is None and np.nanmax(trace.samples) > 1:
         batch = round(float(np.nansum(np.nanmedian(trace.samples, axis=0))))
-    one, half, twice = (
+    runs = [
         _replay_job(
             Trace(np.ones_like(noise_TW), np.exp(spread * noise_TW) / speed_W, workers=trace.workers), batch, curves
         )
         for spread in (noise, noise / 2, 2 * noise)
-    )
-    assumptions = (
+    ]
+    assumption = (
         f"Assumed: each worker keeps its speed of {len(trace)} measurement{'s' * (len(trace) > 1)}, and varies by "
         f"{percent(noise)} from one iteration to the next (the interval: by half to twice as much)."
     )
-    low, high = min(one.low, half.low, twice.low), max(one.high, half.high, twice.high)
-    return replace(one, low=low, high=high, assumptions=(assumptions,))
+    return replace(_widen_to_runs(runs), assumptions=(assumption,))
 
 
 def _simulate_recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Simulation:
@@ -366,29 +357,35 @@ def _simulate_recorded(job: Trace, global_batch: int | None, curves: Curves | No
     recorded_TW = np.broadcast_to(share.samples, busy_TW.shape)
     seconds_W = np.median(busy_TW / share.at(job.samples, share.value), axis=0)  # of each worker's own batch
     slow_W = seconds_W > np.median(seconds_W)
-    runs = [share.value, np.where(slow_W, share.low, share.high), np.where(slow_W, share.high, share.low)]
-    # a time without any part that follows the batch has nothing to solve
-    found, best, worst = (
+    best_W, worst_W = np.where(slow_W, share.low, share.high), np.where(slow_W, share.high, share.low)
+    runs = [
         _replay_job(
             replace(job, samples=recorded_TW, seconds=busy_TW / share.at(job.samples, fixed_W)),
             global_batch,
             None,
-            fixed_W=np.minimum(fixed_W, 0.999),
+            fixed_W=np.minimum(fixed_W, 0.999),  # a time without any part that follows the batch has nothing to solve
             paused_TW=paused_TW,
         )
-        for fixed_W in runs
-    )
-    low, high = min(found.low, best.low, worst.low), max(found.high, best.high, worst.high)
-    return _subtract_overhead(replace(found, low=low, high=high), job.seconds)
+        for fixed_W in (share.value, best_W, worst_W)
+    ]
+    return _subtract_overhead(_widen_to_runs(runs), job.seconds)
+
+
+def _widen_to_runs(runs: Sequence[Simulation]) -> Simulation:
+    """Return the first run, with an interval that holds those of all."""
+    return replace(runs[0], low=min(run.low for run in runs), high=max(run.high for run in runs))
 
 
 def _subtract_overhead(simulation: Simulation, seconds_TW: Array) -> Simulation:
     """Return what is saved once the time that balancing takes in every iteration is subtracted."""
     # seconds that balancing adds to an iteration: least, usual and most (benchmarks/simulate.md)
     least, usual, most = (seconds / float(seconds_TW.max(axis=1).mean()) for seconds in (0.0004, 0.001, 0.002))
-    saving, most_saved = simulation.saving - usual, simulation.max_saving - usual
     return replace(
-        simulation, saving=saving, max_saving=most_saved, low=simulation.low - most, high=simulation.high - least
+        simulation,
+        saving=simulation.saving - usual,
+        max_saving=simulation.max_saving - usual,
+        low=simulation.low - most,
+        high=simulation.high - least,
     )
 
 

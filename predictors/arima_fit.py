@@ -80,8 +80,8 @@ def fit_css_groups(
     bridged_TNK = np.diff(bridged_TNK, d, axis=0)
     panel = _Panel(bridged_TNK[..., 0], bridged_TNK[..., 1:], counts_TN, group_N, p, q)
     at_GK, loss_G = panel.fit_groups()
-    parts = np.cumsum([covariates_TND.shape[2], p])
-    return [Coefficients(*np.split(at_K, parts)) for at_K in at_GK], loss_G
+    parts = (np.split(at_K, np.cumsum([covariates_TND.shape[2], p])) for at_K in at_GK)
+    return [Coefficients(covariates, ar, ma) for covariates, ar, ma in parts], loss_G
 
 
 @dataclass(frozen=True, eq=False)
