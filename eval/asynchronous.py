@@ -155,19 +155,15 @@ class TrainingTask(Protocol):
     @property
     def samples(self) -> int:
         """Number of training samples."""
-        ...
 
     def start(self, seed: int) -> Vector:
         """Return parameters to start from, ``[P]``."""
-        ...
 
     def gradient(self, parameters: Vector, rows: Sizes) -> Vector:
         """Return the mean gradient of the loss over training samples, ``[P]``."""
-        ...
 
     def accuracy(self, parameters: Vector) -> float:
         """Return the share of held-out samples that are predicted correctly."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

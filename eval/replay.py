@@ -286,15 +286,12 @@ class SizeScheme(Protocol):
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
-        ...
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Choose the sizes of this iteration, ``[W]``: at least one sample each, summing to the global batch."""
-        ...
 
     def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn the workers' times in the iteration just finished, ``[W]``, in seconds."""
-        ...
 
 
 class EqualBatches(SizeScheme):

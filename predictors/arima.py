@@ -301,11 +301,9 @@ class ARIMA(FleetPredictor):
         if not self.order_[1]:
             covariates_TND = np.concatenate([covariates_TND, np.ones((*value_TN.shape, 1))], axis=2)
         if self.method == "likelihood":
-            longest = [
-                max(columns, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for columns in columns_by_worker.values()
-            ]
-            series = [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in longest]
-            fits = map_calls(fit_likelihood, series)
+            speeds_N = np.isfinite(value_TN).sum(axis=0)
+            longest = [max(columns, key=speeds_N.__getitem__) for columns in columns_by_worker.values()]
+            fits = map_calls(fit_likelihood, [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in longest])
         else:
             places = [n for columns in columns_by_worker.values() for n in columns]
             group_N = np.repeat(np.arange(len(columns_by_worker)), list(map(len, columns_by_worker.values())))

@@ -245,9 +245,8 @@ def _solve_damped(curvature_GKK: Array, slope_GK: Array, damping_G: Array) -> Ar
     """
     diagonal_GK = np.einsum("gkk->gk", curvature_GKK)
     ridge_GK = 1e-12 * diagonal_GK.max(axis=1, keepdims=True, initial=0.0) + 1e-300
-    damped_GKK = curvature_GKK + (damping_G[:, None] * diagonal_GK + ridge_GK)[:, :, None] * np.eye(
-        diagonal_GK.shape[1]
-    )
+    added_GK = damping_G[:, None] * diagonal_GK + ridge_GK
+    damped_GKK = curvature_GKK + added_GK[:, :, None] * np.eye(added_GK.shape[1])
     return np.asarray(np.linalg.solve(damped_GKK, slope_GK[..., None])[..., 0])
 
 

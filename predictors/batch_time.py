@@ -265,9 +265,8 @@ class BatchTime(NestedPredictor):
         # A success at or above the failed size proves that the failure is out of date.
         failed_W = self.state["failed"]
         self.state["failed"] = np.where(self.state["worked"] >= failed_W, np.inf, failed_W)
-        self._relative.observe(
-            Report(samples=_curve_seconds(self.state, size_W), seconds=seconds_W, covariates=covariates_WD)
-        )
+        curve_W = _curve_seconds(self.state, size_W)
+        self._relative.observe(Report(samples=curve_W, seconds=seconds_W, covariates=covariates_WD))
         self.state["last"] = np.where(seen_W, size_W, self.state["last"])
         self.state["last_seconds"] = np.where(seen_W, seconds_W, self.state["last_seconds"])
 
@@ -279,8 +278,7 @@ class BatchTime(NestedPredictor):
         """
         rows = self.state
         move_W = (size_W - rows["last"]) / np.maximum(size_W, rows["last"])
-        # a smaller move of the batch is the balancer's reaction to noise; learning from it turns noise into a
-        # slope
+        # a smaller move of the batch is the balancer's reaction to noise, which would turn into a slope
         telling_W = np.abs(move_W) > 0.5 * np.sqrt(rows["noise"])
         if telling_W.any():
             self._turn_lines(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
@@ -326,8 +324,7 @@ class BatchTime(NestedPredictor):
         if not known_W.all():
             size_W = np.where(known_W, size_W, np.median(size_W[known_W]) if known_W.any() else rows["size"])
         level_W = _curve_seconds(rows, size_W)
-        # extrapolate with at least half the batch's rise: from a flat stretch, one worker would get all
-        # samples
+        # extrapolate with at least half the batch's rise: from a flat stretch, one worker would get all samples
         slope_W = np.fmax(rows["slope"], 0.5 * level_W / rows["last"])  # a fitted curve holds until it is tried
         intercept_W = np.where(slope_W > rows["slope"], level_W - slope_W * size_W, rows["intercept"])
         # the largest batch that worked below one that failed, but at least half of the failed one

@@ -104,14 +104,12 @@ class Calibrated(NestedPredictor):
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         speed_W, curves = self._inner_forecast(covariates_WD, horizon)
-        error_WL = np.minimum(
-            self._error_quantiles(horizon, self._horizon_state(horizon) if horizon > 1 else None), 50.0
-        )
+        horizon_state = self._horizon_state(horizon) if horizon > 1 else None
+        error_WL = np.minimum(self._error_quantiles(horizon, horizon_state), 50.0)
         quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), MIN_SPEED), MAX_SPEED)
         # The deviation of a normal error with this 90% interval.
-        sigma_W = (error_WL[:, HIGH_INDEX] - error_WL[:, LOW_INDEX]) / (
-            NORMAL_SCORES_L[HIGH_INDEX] - NORMAL_SCORES_L[LOW_INDEX]
-        )
+        width = NORMAL_SCORES_L[HIGH_INDEX] - NORMAL_SCORES_L[LOW_INDEX]
+        sigma_W = (error_WL[:, HIGH_INDEX] - error_WL[:, LOW_INDEX]) / width
         spread_W = np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0)))
         if not self._all_reports_usual:
             spread_W = np.where(np.isnan(spread_W), np.inf, spread_W)
@@ -148,10 +146,9 @@ class Calibrated(NestedPredictor):
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         for horizon_state in self._active_horizons() if self._horizon_states else ():
-            expected_W = self._inner[0].forecast_log_speed(covariates_WD, horizon_state.horizon)
-            record_WP = np.concatenate(
-                [expected_W[:, None], self._error_quantiles(horizon_state.horizon, horizon_state)], axis=1
-            )
+            expected_W1 = self._inner[0].forecast_log_speed(covariates_WD, horizon_state.horizon)[:, None]
+            quantiles_WL = self._error_quantiles(horizon_state.horizon, horizon_state)
+            record_WP = np.concatenate([expected_W1, quantiles_WL], axis=1)
             self._learn_horizon(horizon_state, np.log(speed_W), horizon_state.swap_forecast(record_WP))
         self._inner[0].update_from_report(report, speed_W, covariates_WD)
 
@@ -170,11 +167,10 @@ class Calibrated(NestedPredictor):
     def _track_error(self, error_W: Array) -> None:
         # Without new workers or missing reports there is a shorter way.
         # intervals of early errors differ
-        settled = (
-            self._all_reports_usual and np.minimum.reduce(self.state["compared"]) >= EARLY_FADING / SCALE_SMOOTHING
-        )
+        fewest = np.minimum.reduce(self.state["compared"])
+        settled = self._all_reports_usual and bool(fewest >= EARLY_FADING / SCALE_SMOOTHING)
         super()._track_error(error_W)
-        _track_quantiles(self.state, error_W, self.state["quantiles"], bool(settled))
+        _track_quantiles(self.state, error_W, self.state["quantiles"], settled)
 
 
 def _forecasts_only_speed(predictor: FleetPredictor) -> bool:
@@ -217,16 +213,15 @@ def _restart_intervals(rows: dict[str, Array], error_W: Array, size_W: Array) ->
     recent_WR, far_W = rows["recent"], size_W > SUDDEN_SCALES * rows["scale"]
     last_WR = np.empty((len(error_W), RECENT_ERRORS + 1), order="F")
     last_WR[:, 0], last_WR[:, 1:] = error_W, recent_WR
-    rows["recent"] = (
-        last_WR[:, :-1] if all_finite(error_W) else np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
-    )
+    rows["recent"] = last_WR[:, :-1]
+    if not all_finite(error_W):
+        rows["recent"] = np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
     if not any_true(far_W):
         return False
     bound_W1 = SUDDEN_SCALES * rows["scale"][:, None]
     above_W, below_W = (last_WR > bound_W1).sum(axis=1), (last_WR < -bound_W1).sum(axis=1)
-    restarted_W = (
-        far_W & (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT_ERRORS) & (rows["compared"] >= 20)
-    )
+    both_W = (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT_ERRORS)
+    restarted_W = far_W & both_W & (rows["compared"] >= 20)
     if not any_true(restarted_W):
         return False
     median_W = np.median(np.abs(last_WR), axis=1)

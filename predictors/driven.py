@@ -173,7 +173,7 @@ class DrivenAverages(FleetPredictor):
         if count < SOLVE_ALWAYS_UNTIL or count % SOLVE_EVERY == 0:
             before_K = fleet["unit"][places]
             unit_K = _usual_moves(moves, before_K, 1.0 / (count + 2.0))
-            fleet["unit"] = _replace_columns(fleet["unit"][None], places, unit_K[None])[0]
+            fleet["unit"] = _replace_columns(fleet["unit"], places, unit_K)
             # Earlier examples were counted in the unit before.
             ratio_K = np.divide(before_K, unit_K, out=np.ones_like(unit_K), where=unit_K > 0.0)
             products_DD[places, places] *= ratio_K[:, None] * ratio_K
@@ -183,7 +183,7 @@ class DrivenAverages(FleetPredictor):
             ridge = 0.25 / usual**2 if any_true(weight_W) else 1.0
             penalized_KK = products_DD[places, places] + ridge * np.eye(len(unit_K))
             solved_K: Array = np.asarray(np.linalg.solve(penalized_KK, products_DD[places, -1]), dtype=np.float64)
-            fleet["effects"] = _replace_columns(fleet["effects"][None], places, solved_K[None])[0]
+            fleet["effects"] = _replace_columns(fleet["effects"], places, solved_K)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,10 +208,8 @@ def _usual_moves(moves: _CovariateMoves, before_K: Array, rate: float) -> Array:
     return np.asarray(np.sqrt(np.where(square_K == 0.0, mean_K, square_K + max(0.05, rate) * (mean_K - square_K))))
 
 
-def _replace_columns(values_WD: Array, places: slice, new_WK: Array) -> Array:
-    """Return a copy with these columns replaced."""
-    if new_WK.shape == values_WD.shape:
-        return np.asfortranarray(new_WK)
-    replaced_WD = values_WD.copy(order="F")
-    replaced_WD[:, places] = new_WK
-    return replaced_WD
+def _replace_columns(values: Array, places: slice, new: Array) -> Array:
+    """Return a copy, ``[W, D]`` or ``[D]``, with these columns replaced."""
+    replaced = values.copy(order="F")
+    replaced[..., places] = new
+    return replaced

@@ -251,9 +251,8 @@ class FixedPart:
         error_W2 = np.log(now_W[:, None] / np.stack([last_W, forecast_W], axis=1))
         bounded_W2 = np.minimum(np.square(error_W2), 0.5**2)
         known_W = moved_W & ~np.isnan(error_W2[:, 0])
-        missed_W2 = rows["missed"] + 0.1 * known_W[:, None] * np.where(
-            known_W[:, None], bounded_W2 - rows["missed"], 0.0
-        )
+        moved_W2 = np.where(known_W[:, None], bounded_W2 - rows["missed"], 0.0)
+        missed_W2 = rows["missed"] + 0.1 * known_W[:, None] * moved_W2
         follow_W = known_W & (rows["missed"][:, 1] <= rows["missed"][:, 0])
         foreseen_W = np.where(follow_W, np.log(forecast_W / last_W), 0.0)
         return missed_W2, np.where(follow_W, error_W2[:, 1], error_W2[:, 0]), foreseen_W

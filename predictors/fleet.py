@@ -375,9 +375,8 @@ class FleetPredictor(Params):
                 "it was saved by a predictor of another class; load it into one of that class"
             )
         self.state = {name: self._load_array(state, f"rows/{name}", rows) for name, rows in self.state.items()}
-        self.shared_state = {
-            name: self._load_array(state, f"fleet/{name}", values) for name, values in self.shared_state.items()
-        }
+        fleet = self.shared_state
+        self.shared_state = {name: self._load_array(state, f"fleet/{name}", values) for name, values in fleet.items()}
 
     def _load_array(self, state: Mapping[str, NDArray[Any]], name: str, default: Array) -> Array:
         """Return a copy of one saved array, or the fresh one if there is none: a model file holds no fleet."""
@@ -442,9 +441,8 @@ class FleetPredictor(Params):
         return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 
     def _fresh_rows(self, count: int) -> dict[str, Array]:
-        return _to_fortran_order(
-            {**self.initial_state(count), "squared_error": np.full(count, np.nan), "doubted": np.zeros(count)}
-        )
+        guards = {"squared_error": np.full(count, np.nan), "doubted": np.zeros(count)}
+        return _to_fortran_order({**self.initial_state(count), **guards})
 
     def _worker_index(self, worker: str) -> int:
         if worker not in self.workers:

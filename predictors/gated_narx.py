@@ -71,9 +71,8 @@ def gate_inputs(state_rows: StateRows, standard_WD: Array, known_WD: Array) -> t
         inputs_WF[:, begin : begin + covariates] = standard_WD
         inputs_WF[:, begin + covariates : begin + 2 * covariates] = known_WD
         inputs_WF[:, begin + 2 * covariates : begin + 3 * covariates] = effect_WD
-        inputs_WF[:, begin + 3 * covariates : begin + 4 * covariates] = effect_WD * (
-            standard_WD - past_WQ[:, :covariates]
-        )
+        move_WD = standard_WD - past_WQ[:, :covariates]
+        inputs_WF[:, begin + 3 * covariates : begin + 4 * covariates] = effect_WD * move_WD
         inputs_WF[:, begin + 4 * covariates :] = past_WQ
     # gates choose from lags 2, 3, 4 and 6, and the averages
     references_WR = off_WM[:, [0, 1, 2, 4, 7, 8, 9, 10]]
@@ -83,10 +82,8 @@ def gate_inputs(state_rows: StateRows, standard_WD: Array, known_WD: Array) -> t
 
 def covariate_columns(covariates: int, covariate_lags: int) -> Array:
     """Return which inputs are derived from which covariate, ``[D, F]`` of 0 and 1."""
-    one_DD = np.eye(covariates)
-    return np.concatenate(
-        [np.zeros((covariates, NUM_OFFSETS + 2 + NUM_ECHOES)), np.tile(one_DD, 4 + covariate_lags)], axis=1
-    )
+    of_speeds = np.zeros((covariates, NUM_OFFSETS + 2 + NUM_ECHOES))
+    return np.concatenate([of_speeds, np.tile(np.eye(covariates), 4 + covariate_lags)], axis=1)
 
 
 # -- how it moves on ---------------------------------------------------------------------------------------------
@@ -299,9 +296,8 @@ class GatedNARX(Network):
             state_rows, covariates_WD, log_speed_W = replayed
             target_W = (log_speed_W - state_rows["memory"][:, 0]) / running_scale(state_rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(state_rows["scale"])
-            inputs_WF, references_WR, unit_W = gate_inputs(
-                state_rows, *self._compute_standardized(state_rows, covariates_WD)
-            )
+            standard = self._compute_standardized(state_rows, covariates_WD)
+            inputs_WF, references_WR, unit_W = gate_inputs(state_rows, *standard)
             columns = {"inputs": inputs_WF, "targets": target_W, "references": references_WR, "unit": unit_W}
             columns["validates"] = np.full(len(usable_W), validates)
             yield {name: column[usable_W] for name, column in columns.items()}

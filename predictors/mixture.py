@@ -80,9 +80,8 @@ class Mixture(NestedPredictor):
         self.experts = tuple(experts)
         self._inner = tuple(map(as_fleet_predictor, self.experts))
         # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
-        self._single_query = all(
-            type(inner).forecast_speed_at is FleetPredictor.forecast_speed_at for inner in self._inner
-        )
+        asked = {type(inner).forecast_speed_at for inner in self._inner}
+        self._single_query = asked == {FleetPredictor.forecast_speed_at}
         self._columns = sum(inner.columns for inner in self._inner)
         self._cached_forecasts: dict[int, _CachedForecast] = {}
 
@@ -121,13 +120,14 @@ class Mixture(NestedPredictor):
         """Return the mixed forecast, and keep the experts' own: the next report shows how far each was off."""
         if self._single_query:
             return np.exp(self._get_forecast(covariates_WD, 1, None).mean_W)
-        expected_WE = self._expert_forecasts(
-            covariates_WD, lambda inner, mine: np.log(inner.forecast_speed_at(samples_W, mine))
-        )
-        answer = self._cached_forecasts[1] = _CachedForecast(
-            None, None, expected_WE, _weighted_mean(self.weights, expected_WE)
-        )
-        return np.exp(answer.mean_W)
+
+        def log_speed_at(inner: FleetPredictor, mine_WD: Array) -> Array:
+            return np.asarray(np.log(inner.forecast_speed_at(samples_W, mine_WD)))
+
+        expected_WE = self._expert_forecasts(covariates_WD, log_speed_at)
+        mean_W = _weighted_mean(self.weights, expected_WE)
+        self._cached_forecasts[1] = _CachedForecast(None, None, expected_WE, mean_W)
+        return np.exp(mean_W)
 
     def _get_forecast(self, covariates_WD: Array, horizon: int, horizon_state: HorizonState | None) -> _CachedForecast:
         """Return the answer for these covariates and this horizon, cached until the next report."""
@@ -137,22 +137,17 @@ class Mixture(NestedPredictor):
             expected_WE = self._expert_forecasts(
                 covariates_WD, lambda inner, mine: inner.forecast_log_speed(mine, horizon)
             )
-            answer = _CachedForecast(
-                regret_WE, covariates_WD, expected_WE, _weighted_mean(expert_weights(rows), expected_WE)
-            )
+            mean_W = _weighted_mean(expert_weights(rows), expected_WE)
+            answer = _CachedForecast(regret_WE, covariates_WD, expected_WE, mean_W)
             self._cached_forecasts[horizon] = answer
         return answer
 
-    def _expert_forecasts(
-        self, covariates_WD: Array, forecast_expert: Callable[[FleetPredictor, Array], Array]
-    ) -> Array:
+    def _expert_forecasts(self, covariates_WD: Array, forecast: Callable[[FleetPredictor, Array], Array]) -> Array:
         """Return the log speed that each expert expects."""
         expected_EW = np.empty((self._columns, len(covariates_WD)))
-        first = 0
+        end = 0
         for inner, mine_WD in self._pair_with_covariates(covariates_WD):
-            end = first + inner.columns
-            expected_EW[first:end] = forecast_expert(inner, mine_WD).T
-            first = end
+            expected_EW[end : (end := end + inner.columns)] = forecast(inner, mine_WD).T
         return expected_EW.T
 
     # -- learning ------------------------------------------------------------------------------------------------

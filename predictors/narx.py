@@ -102,9 +102,8 @@ class NARX(Network):
         if self.weights_:
             self.weights_ = fitted(self.weights_["linear"], self.weights_)
             return
-        linear = fit_linear_path(
-            windows, windows.width("inputs") - (self.covariate_lags + 1) * len(self.covariate_names_)
-        )
+        tapped = (self.covariate_lags + 1) * len(self.covariate_names_)
+        linear = fit_linear_path(windows, windows.width("inputs") - tapped)
         alone, with_path = fitted(np.zeros_like(linear)), fitted(linear)
         # keep the linear path only if it takes away 3% of the validation loss: it assumes that speeds return
         # to their means

@@ -103,16 +103,13 @@ class PredictorAdapter(FleetPredictor):
         self.predictor.rename(old, new)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        return super().state_dict() | {
-            ADAPTER_PREFIX + name: value for name, value in self.predictor.state_dict().items()
-        }
+        theirs = self.predictor.state_dict()
+        return super().state_dict() | {ADAPTER_PREFIX + name: value for name, value in theirs.items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        super().load_state_dict({name: value for name, value in state.items() if not name.startswith(ADAPTER_PREFIX)})
-        mine = {
-            name.removeprefix(ADAPTER_PREFIX): value for name, value in state.items() if name.startswith(ADAPTER_PREFIX)
-        }
-        self.predictor.load_state_dict(mine)
+        theirs = [name for name in state if name.startswith(ADAPTER_PREFIX)]
+        super().load_state_dict({name: value for name, value in state.items() if name not in theirs})
+        self.predictor.load_state_dict({name.removeprefix(ADAPTER_PREFIX): state[name] for name in theirs})
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {"seen": np.zeros(count)}
@@ -147,7 +144,7 @@ class NestedPredictor(FleetPredictor):
     @property
     def covariate_names(self) -> tuple[str, ...]:
         """The covariates that any of the inner predictors reads."""
-        return (self._cached_layout or self._covariate_layout())[0]
+        return self._covariate_layout()[0]
 
     def _covariate_layout(self) -> tuple[tuple[str, ...], list[NDArray[np.intp] | None]]:
         """Return all covariates, and the places of those that each inner predictor reads, ``None`` if it reads all.
@@ -156,10 +153,8 @@ class NestedPredictor(FleetPredictor):
         """
         if self._cached_layout is None:
             names = tuple(dict.fromkeys(self._all_covariates()))
-            read = [inner.covariate_names for inner in self._inner]
-            places = [
-                None if mine == names else np.array([names.index(name) for name in mine], np.intp) for mine in read
-            ]
+            read, place = [inner.covariate_names for inner in self._inner], {name: d for d, name in enumerate(names)}
+            places = [None if mine == names else np.array([place[name] for name in mine], np.intp) for mine in read]
             self._cached_layout = (names, places)
         return self._cached_layout
 

@@ -110,12 +110,9 @@ class Pooled(NestedPredictor):
         known_WD = covariates_WD[:, :0] if all_true(np.isnan(covariates_WD)) else covariates_WD
         inputs_WF = make_inputs(self.state, known_WD, scale_W, extra_columns=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
-        inputs_WF[:, NUM_SPEED_INPUTS] = (
-            ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
-        )
-        answer = _CachedForecast(
-            memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, max_step(inputs_WF), log_W
-        )
+        inputs_WF[:, NUM_SPEED_INPUTS] = np.where(np.isfinite(ahead_W), ahead_W, 0.0)
+        reach_W = max_step(inputs_WF)
+        answer = _CachedForecast(memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, log_W)
         answer.step_W = answer.step_by(self.shared_state["weights"])
         return answer
 
@@ -154,8 +151,7 @@ class Pooled(NestedPredictor):
                 return
             target_W, doubt_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, doubt_W, np.inf)
         counted_FW, places = (inputs_WF / doubt_W[:, None]).T, inputs_WF.shape[1]
-        # A new array, not a change in place: what was asked before holds the old one.
-        # forgets 0.2% per iteration: the last 500 count
+        # A new array, as what was asked before holds the old one. It forgets 0.2% per iteration: the last 500 count.
         products_FF = 0.998 * fleet["products"]
         products_FF[:places, :places] += counted_FW @ inputs_WF
         products_FF[:places, -1] += counted_FW @ target_W

@@ -172,51 +172,40 @@ class Predictor(Protocol):
     @property
     def workers(self) -> tuple[str, ...]:
         """The fleet, in the order of every array; empty before ``reset``."""
-        ...
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
         """The covariates it reads, in the order of their axis; empty if it reads none."""
-        ...
 
     def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Learn from recorded traces. A predictor that only learns while it serves does nothing here."""
-        ...
 
     def reset(self, workers: Sequence[str]) -> None:
         """Start, or start again, with this fleet and no memory of any iteration."""
-        ...
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
-        ...
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
-        ...
 
     def rename(self, old: str, new: str) -> None:
         """Rename a worker; it keeps its place and its state."""
-        ...
 
     def observe(self, report: Report) -> None:
         """Learn from the measurements of the iteration just finished."""
-        ...
 
     def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer.
 
         ``covariates``, ``[W, D]``, are those sampled now, at the boundary before the next iteration.
         """
-        ...
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learned and observed, as arrays: a predictor that loads them resumes exactly."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
-        ...
 
 
 def missing_members(predictor: object) -> list[str]:

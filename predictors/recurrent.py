@@ -95,11 +95,10 @@ class RecurrentPredictor(Network):
         }
         if self.weights_:
             later["state"] = self.step_cell(self._inputs(state_rows, covariates_WD), state_rows["state"])
-        seen_W = np.isfinite(log_speed_W)
-        merged = {
-            n: np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, state_rows[n]) for n, new in later.items()
-        }
-        return state_rows | merged | {"last_covariates": self._standardize(state_rows, covariates_WD)}
+        for name, new in later.items():
+            seen_W = np.isfinite(log_speed_W if new.ndim == 1 else log_speed_W[:, None])
+            later[name] = np.where(seen_W, new, state_rows[name])
+        return state_rows | later | {"last_covariates": self._standardize(state_rows, covariates_WD)}
 
     # -- fitting -------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.nn.functional import huber_loss
 
 from paceline._arrays import Array
 from paceline.predictors.fitting import FitOptions, FitProgress
@@ -95,9 +96,8 @@ class TrainingLoop:
             weight.data = weight.data.to(self.fit_options.device)
             weight.requires_grad_()
         options = self.training
-        optimizer = torch.optim.AdamW(
-            self.weights.values(), lr=options.learning_rate, weight_decay=options.weight_decay
-        )
+        rate, decay = options.learning_rate, options.weight_decay
+        optimizer = torch.optim.AdamW(self.weights.values(), lr=rate, weight_decay=decay)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
         self.epoch = self.batch = self.windows_done = waited = 0
         self.start_time, self.last_report_time, self.best_loss = time.perf_counter(), 0.0, float("inf")
@@ -180,9 +180,8 @@ class TrainingLoop:
         weights: list[float] = []
         with torch.no_grad():
             # 8 MB of windows at once: the layers in between take several times as much.
-            for chosen in self._row_indices(for_validation=True).split(
-                max((8 << 20) // self.windows.records.dtype.itemsize, 1)
-            ):
+            size = max((8 << 20) // self.windows.records.dtype.itemsize, 1)
+            for chosen in self._row_indices(for_validation=True).split(size):
                 batch = self._gather(chosen)
                 if weight := self.weight(batch):
                     weights.append(weight)
@@ -215,9 +214,6 @@ def to_arrays(weights: Mapping[str, torch.Tensor]) -> dict[str, Array]:
     return {name: weight.detach().cpu().numpy().astype(np.float64) for name, weight in weights.items()}
 
 
-huber_loss = torch.nn.functional.huber_loss
-
-
 def fit_residual(
     windows: Windows,
     num_past: int,
@@ -245,13 +241,12 @@ def fit_residual(
     path = to_tensor(linear)
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return huber_loss(
-            residual_layer(torch, weights | {"linear": path.to(inputs.device)}, num_past, inputs), targets
-        )
+        forecast = residual_layer(torch, weights | {"linear": path.to(inputs.device)}, num_past, inputs)
+        return huber_loss(forecast, targets)
 
-    return {"linear": linear} | TrainingLoop(
-        weights, loss, ("inputs", "targets"), windows, training, fit_options, generator
-    ).run()
+    columns = ("inputs", "targets")
+    fitted = TrainingLoop(weights, loss, columns, windows, training, fit_options, generator).run()
+    return {"linear": linear} | fitted
 
 
 def fit_gates(
@@ -325,9 +320,8 @@ def fit_recurrent(
     # torch draws the layer's first weights from its global generator. They are replaced below, and fork_rng restores
     # the generator, because fitting must not touch global random state.
     with torch.random.fork_rng():
-        layer = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM}[layer_kind](
-            windows.width("inputs"), hidden, batch_first=True
-        )
+        kind = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM}[layer_kind]
+        layer = kind(windows.width("inputs"), hidden, batch_first=True)
     with torch.no_grad():
         for weight in layer.parameters():
             weight.uniform_(-(hidden**-0.5), hidden**-0.5, generator=generator)
@@ -342,7 +336,7 @@ def fit_recurrent(
         known, targets = torch.isfinite(gaps).float(), torch.nan_to_num(gaps)
         forecasts = layer(inputs)[0] @ weights["out"] + weights["out_bias"]
         # errors beyond 2 running scales count linearly
-        errors = torch.nn.functional.huber_loss(forecasts, targets, reduction="none", delta=2.0)
+        errors = huber_loss(forecasts, targets, reduction="none", delta=2.0)
         return (errors * known).sum() / known.sum().clamp(min=1.0)
 
     def known(batch: Batch) -> float:
