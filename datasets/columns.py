@@ -49,12 +49,11 @@ def option_advice(column_names: Sequence[str]) -> str:
     if not options:
         return ""
     counted = " (samples=1 counts iterations: set the batch size if you know it)"
+    advice = f"; its columns suggest {format_options(options)}{counted * (options.get('samples') == '1')}"
     chosen = options.get("seconds")
-    others = [name for name in compute_time_columns(column_names) if name != chosen] if chosen else []
-    also = (
-        f"; other columns of times are {others}: name the one of a rank's own time, without waiting" if others else ""
-    )
-    return f"; its columns suggest {format_options(options)}{counted * (options.get('samples') == '1')}{also}"
+    if others := [name for name in compute_time_columns(column_names) if name != chosen] if chosen else []:
+        advice += f"; other columns of times are {others}: name the one of a rank's own time, without waiting"
+    return advice
 
 
 def format_options(options: Mapping[str, str]) -> str:
@@ -72,12 +71,13 @@ def infer_options(column_names: Sequence[str]) -> dict[str, str]:
     """
     options = suggest_options(column_names)
     times = compute_time_columns(column_names)
-    one_of_each = all(
-        sum(_matches_words(name, meant) for name in column_names) == 1 for meant in (WORKER_WORDS, ITERATION_WORDS)
+    workers, iterations, samples = (
+        sum(_matches_words(name, meant) for name in column_names)
+        for meant in (WORKER_WORDS, ITERATION_WORDS, SAMPLE_WORDS)
     )
-    clear = one_of_each and len(times) == 1 and bool(STEP_TIME_WORDS & set(_split_words(times[0])))
-    samples = sum(_matches_words(name, SAMPLE_WORDS) for name in column_names) <= 1
-    return options if clear and samples and {"worker", "seconds"} <= options.keys() else {}
+    if (workers, iterations, len(times)) != (1, 1, 1) or samples > 1 or not {"worker", "seconds"} <= options.keys():
+        return {}
+    return options if STEP_TIME_WORDS & set(_split_words(times[0])) else {}
 
 
 def compute_time_columns(column_names: Sequence[str]) -> list[str]:
@@ -240,21 +240,15 @@ class ColumnMapping:
         elif self.values is not None:
             table = self._to_long(table)
         table = rename_columns(table, self.columns)
-        if self.rate is not None:
-            table = _apply_rate(table, self.rate, counts)
-        elif self.values == "rate":
-            table = _apply_rate(table, "rate", counts)
+        if rate := self.rate or ("rate" if self.values == "rate" else None):
+            table = _apply_rate(table, rate, counts)
         if "worker" not in table and self.describes_columns:
             table = table.assign(worker="0")
         if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
             table["start"] = seconds_since_1970(path, table["start"], "start")
         if self.values is None and self.describes_columns:
-            for name in MEASURED_COLUMNS:
-                if (
-                    name in table
-                    and not pd.api.types.is_numeric_dtype(table[name])
-                    and table[name].dtype.kind not in "mM"
-                ):
+            for name in (name for name in MEASURED_COLUMNS if name in table):
+                if not pd.api.types.is_numeric_dtype(table[name]) and table[name].dtype.kind not in "mM":
                     written = str(self.columns.get(name, name))  # an error names the column as the file does
                     table[name] = numeric_column(table.rename(columns={name: written}), written)
             # rows of other kinds that loggers write between: without an iteration, or of one that nobody timed
@@ -278,8 +272,8 @@ class ColumnMapping:
     def _to_long(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a row for each cell of the workers' columns."""
         assert self.values is not None, "only a table with a column per worker is long"
-        identifying = [name for name in ("iteration", "start") if self.columns.get(name, name) in table]
-        identifying = [str(self.columns.get(name, name)) for name in identifying]
+        written = [str(self.columns.get(name, name)) for name in ("iteration", "start")]
+        identifying = [name for name in written if name in table]
         others = [name for name in table.columns if name not in identifying]
         workers = [name for name in others if holds_numbers(table[name])] if self.workers is None else self.workers
         lacking = [name for name in workers if name not in others]
@@ -300,9 +294,8 @@ class ColumnMapping:
             raise ValueError(
                 "period= numbers the iterations itself, by a column of times: pass start=, and leave out iteration="
             )
-        convert_to_seconds(
-            table[["start"]], start_unit=self.start_unit
-        )  # refuses times after 2100, by the rows of the file
+        # refuses times after 2100, by the rows of the file
+        convert_to_seconds(table[["start"]], start_unit=self.start_unit)
         time_N = table["start"].to_numpy(dtype=np.float64) * unit_seconds(self.start_unit)
         timed_N = np.isfinite(time_N)
         counts.drop_rows("rows without a time", (~timed_N).sum())
@@ -320,9 +313,8 @@ class ColumnMapping:
 
 def drop_text_columns(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return the table without further columns in which no cell is a number, and their names."""
-    texts = [
-        n for n in table.columns if n not in (*REQUIRED_COLUMNS, *MEASURED_COLUMNS) and not holds_numbers(table[n])
-    ]
+    further = [name for name in table.columns if name not in (*REQUIRED_COLUMNS, *MEASURED_COLUMNS)]
+    texts = [name for name in further if not holds_numbers(table[name])]
     return table.drop(columns=texts), list(map(str, texts))
 
 

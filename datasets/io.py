@@ -168,12 +168,7 @@ def _refuse_unreadable(path: Path, first: bytes) -> None:
             f"{path} is a pickle file, which can execute arbitrary code when loaded, so it was not opened: export it "
             "as JSON or CSV"
         )
-    binary = {
-        b"PK\x03\x04": "a zip archive",
-        b"\x93NUMPY": "a numpy array",
-        b"\x89HDF": "an HDF5 file",
-        b"BZh": "bzip2",
-    }
+    binary = {b"PK\3\4": "a zip archive", b"\x93NUMPY": "a numpy array", b"\x89HDF": "an HDF5 file", b"BZh": "bzip2"}
     for magic, name in binary.items():
         if first.startswith(magic):
             raise ValueError(f"{path} is {name}, which no format can be read from: unpack it, or export it as CSV")
@@ -285,9 +280,8 @@ def iter_csv_frames(
         strings_can_be_null=True,
     )
     # the parser takes about fifty times as much memory as the block that it parses
-    read = arrow_csv.ReadOptions(
-        column_names=found, skip_rows=skip if names else 1, block_size=1 << 20, use_threads=False
-    )
+    skipped = skip if names else 1
+    read = arrow_csv.ReadOptions(column_names=found, skip_rows=skipped, block_size=1 << 20, use_threads=False)
     try:
         with open_bytes(path) as file:
             for batch in arrow_csv.open_csv(file, read_options=read, convert_options=convert):
@@ -316,20 +310,13 @@ def read_csv_frame(path: Path, columns: Mapping[str, str], counts: RowCounts, **
 
 def _describe_parser_error(sentence: str, column_names: Sequence[str]) -> str:
     """Translate the parser's error: rows numbered like lines in an editor, columns by their names."""
-    named = re.sub(
-        r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'",
-        lambda found: (
-            f"column {column_names[int(found[1])]!r} must hold numbers, but row {found[2]} holds {found[3]!r}"
-        ),
-        sentence,
-        flags=re.DOTALL,
-    )
-    named = re.sub(
-        r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", r"row \1 must have \2 cells, got \3", named
-    )
-    if "straddl" in named or "out of sync" in named:
-        named = "a row is longer than 1 MB, or a quotation mark is not closed"
-    return named if len(named) < 400 else named[:400] + " ..."
+    if found := re.search(r"In CSV column #(\d+): Row #(\d+): .*invalid value '(.*)'", sentence, re.DOTALL):
+        return f"column {column_names[int(found[1])]!r} must hold numbers, but row {found[2]} holds {found[3]!r:.300}"
+    if found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", sentence):
+        return f"row {found[1]} must have {found[2]} cells, got {found[3]}"
+    if "straddl" in sentence or "out of sync" in sentence:
+        return "a row is longer than 1 MB, or a quotation mark is not closed"
+    return sentence if len(sentence) < 400 else sentence[:400] + " ..."
 
 
 def describe_csv_error(error: Exception) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.columns import ColumnMapping, column_names_in
 from paceline.datasets.formats import MADE_FILES, QUOTED_LINES, Format
-from paceline.datasets.formats.tables import iter_table_traces, require_values
+from paceline.datasets.formats.tables import make_trace, map_table, require_values
 from paceline.datasets.frame import numeric_column
 from paceline.datasets.io import (
     TEXT,
@@ -131,23 +131,19 @@ def read_sar(paths: Sequence[Path], *, period: float | None = None) -> Iterator[
             yield from iter_usage_traces([path], [rows], layout, counts, period=period)
 
 
-def _parse_sar_part(
-    path: Path, header: Sequence[str], numbered_rows: Sequence[NumberedRow]
-) -> tuple[UsageRows, UsageLayout]:
+def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRow]) -> tuple[UsageRows, UsageLayout]:
     import pandas as pd
 
     devices = [name for name in header[3:4] if not name.startswith("%") and name.isupper()]
     names = list(header[3 + len(devices) :])
-    worker = [
-        row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in numbered_rows
-    ]
-    written = [row[2] for _, row in numbered_rows]
+    worker = [row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in rows]
+    written = [row[2] for _, row in rows]
     if written[0].replace(".", "", 1).isdigit():
-        time_N = _parse_numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in numbered_rows])[:, 0]
+        time_N = _parse_numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
     else:
-        time_N = seconds_since_1970(path, pd.Series(written), "timestamp", first_row=numbered_rows[0][0])
-    values_ND = _parse_numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in numbered_rows])
-    interval_N = np.abs(_parse_numbers(path, ["interval"], [(line, row[1:2]) for line, row in numbered_rows])[:, 0])
+        time_N = seconds_since_1970(path, pd.Series(written), "timestamp", first_row=rows[0][0])
+    values_ND = _parse_numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
+    interval_N = np.abs(_parse_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
     usage = UsageRows(pd.Series(worker), time_N, values_ND)
     layout = UsageLayout(
         covariates=dict.fromkeys(names, "as sar names it"),
@@ -194,13 +190,8 @@ def _parse_numbers(path: Path, column_names: Sequence[str], numbered_rows: Seque
 
     if wrong := [(line, len(cells)) for line, cells in numbered_rows if len(cells) != len(column_names)]:
         raise ValueError(f"{path}: row {wrong[0][0]} must have {len(column_names)} cells, got {wrong[0][1]}")
-    table = pd.DataFrame(
-        [cells for _, cells in numbered_rows],
-        [line for line, _ in numbered_rows],
-        columns=list(column_names),
-        dtype="str",
-    )
-    table = table.replace(r"^\s*$", np.nan, regex=True)
+    lines, rows = zip(*numbered_rows, strict=True)
+    table = pd.DataFrame(rows, lines, list(column_names), dtype="str").replace(r"^\s*$", np.nan, regex=True)
     try:
         values_ND = np.stack([numeric_column(table, name) for name in column_names], axis=1)
     except ValueError as error:
@@ -247,7 +238,7 @@ def read_nvidia_smi(paths: Sequence[Path], *, period: float | None = None) -> It
         usual = float(between[between > 0].median())
         arrangement = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
         meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
-        yield from iter_table_traces(path, rows, arrangement, counts, meta)
+        yield make_trace(map_table(path, rows, arrangement, counts, meta))
 
 
 # --- The answer to a range query of Prometheus.
@@ -275,7 +266,7 @@ def read_prometheus(
             unit=unit,
             period=period or (float(steps.min()) if len(steps) else 1.0),
         )
-        yield from iter_table_traces(path, table, arrangement, counts)
+        yield make_trace(map_table(path, table, arrangement, counts, {}))
 
 
 def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:

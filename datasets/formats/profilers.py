@@ -131,10 +131,8 @@ def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     spans = [one for one in events if _is_span(one)]
     counts.count_read(len(spans))
     # the device has spans of the same name
-    on_host = [one for one in spans if one.get("cat") == "user_annotation"]
-    steps = {
-        int(found[1]): one for one in on_host if (found := re.fullmatch(r"ProfilerStep#(\d+)", str(one.get("name"))))
-    }
+    named = [(one, str(one.get("name"))) for one in spans if one.get("cat") == "user_annotation"]
+    steps = {int(found[1]): one for one, name in named if (found := re.fullmatch(r"ProfilerStep#(\d+)", name))}
     collective, computing = (_span_intervals(spans, is_collective) for is_collective in (True, False))
     if not steps or not len(collective):
         missing = "ProfilerStep (call profiler.step())" if not steps else "kernel of NCCL or RCCL"
@@ -145,12 +143,11 @@ def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     about = export.get("distributedInfo")
     rank = about.get("rank") if isinstance(about, Mapping) else None
     if not isinstance(rank, int):
-        named = re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)
-        if named is None:
+        if (of_name := re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)) is None:
             raise ValueError(
                 f"the name of {path} must contain its rank: rename the files to rank0.json, rank1.json, ..."
             )
-        rank = int(named[1])
+        rank = int(of_name[1])
     return rank, {
         number: 1e-6 * (one["dur"] - exclusive_seconds(collective, computing, one["ts"], one["ts"] + one["dur"]))
         for number, one in steps.items()

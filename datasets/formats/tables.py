@@ -94,11 +94,11 @@ def read_csv(
         if guess:
             log.warning("%s is read with options guessed from its columns: %s", path, format_options(guess))
         meta = {"read_as": format_options(guess)} if guess else {}
-        found.append(_map_table(path, table, arrangement, counts, meta))
+        found.append(map_table(path, table, arrangement, counts, meta))
     if are_ranks([one.workers for one in found]):
         yield _join_tables(found)
     else:
-        yield from map(_make_trace, found)
+        yield from map(make_trace, found)
 
 
 class MappedTable(NamedTuple):
@@ -116,20 +116,10 @@ class MappedTable(NamedTuple):
         return list(map(str, self.tidy_rows["worker"].unique())) if "worker" in self.tidy_rows else []
 
 
-def iter_table_traces(
-    path: Path,
-    table: pd.DataFrame,
-    arrangement: ColumnMapping,
-    counts: RowCounts,
-    meta: Mapping[str, str] | None = None,
-) -> Iterator[Trace]:
-    """Yield the trace of a file's table."""
-    yield _make_trace(_map_table(path, table, arrangement, counts, meta or {}))
-
-
-def _map_table(
+def map_table(
     path: Path, table: pd.DataFrame, arrangement: ColumnMapping, counts: RowCounts, meta: Mapping[str, str]
 ) -> MappedTable:
+    """Return the tidy rows of a file's table."""
     with _name_file_in_errors(path):
         rows, texts = drop_text_columns(arrangement.map_table(path, table, counts))
     job = re.split(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)", path.name)[0]
@@ -139,7 +129,8 @@ def _map_table(
     return MappedTable(path, rows, arrangement, counts, about)
 
 
-def _make_trace(mapped: MappedTable) -> Trace:
+def make_trace(mapped: MappedTable) -> Trace:
+    """Return the trace of a file's tidy rows, with what is stored beside it."""
     with _name_file_in_errors(mapped.path):
         rows, beside, stored = _merge_restarted_runs(mapped.tidy_rows, mapped.counts), meta_path(mapped.path), {}
         if beside.is_file():
@@ -158,7 +149,7 @@ def _join_tables(tables: Sequence[MappedTable]) -> Trace:
     for one in tables:
         counts.add(one.counts)
     rows, about = join_ranks([one.tidy_rows for one in tables], paths)
-    return _make_trace(MappedTable(paths[0].parent, rows, tables[0].arrangement, counts, {**tables[0].meta, **about}))
+    return make_trace(MappedTable(paths[0].parent, rows, tables[0].arrangement, counts, {**tables[0].meta, **about}))
 
 
 def require_values(path: Path, values: str | None) -> None:
@@ -213,17 +204,14 @@ def is_table_with(column_names: Sequence[str], options: Mapping[str, object]) ->
 
     Where they say what was measured, workers and iterations may go without columns.
     """
-    if guess_options(column_names, options) and {one for one in options.values() if isinstance(one, str)} <= set(
-        column_names
-    ):
+    names, texts = set(column_names), {name: one for name, one in options.items() if isinstance(one, str)}
+    if guess_options(column_names, options) and set(texts.values()) <= names:
         return True
-    if {options.get(name, name) for name in ("worker", "iteration")} <= set(column_names):
+    if {options.get(name, name) for name in ("worker", "iteration")} <= names:
         return True
-    columns = {
-        one for name in (*REQUIRED_COLUMNS, *MEASURED_COLUMNS, "rate") if isinstance(one := options.get(name), str)
-    }
-    measured = "seconds" in column_names or any(name in options for name in ("seconds", "rate", "values"))
-    return bool(options) and columns <= set(column_names) and measured
+    of_columns = texts.keys() & {*REQUIRED_COLUMNS, *MEASURED_COLUMNS, "rate"}
+    measured = "seconds" in names or bool({"seconds", "rate", "values"} & options.keys())
+    return bool(options) and {texts[name] for name in of_columns} <= names and measured
 
 
 def _is_table(expected_kind: str, path: Path, first: str) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.datasets.columns import ColumnMapping, duration_unit
 from paceline.datasets.formats import QUOTED_LINES, Format
-from paceline.datasets.formats.tables import iter_table_traces, require_values
+from paceline.datasets.formats.tables import make_trace, map_table, require_values
 from paceline.datasets.frame import unit_seconds
 from paceline.datasets.io import NUMBER, TEXT, RowCounts, numbered_lines, parse_header, read_csv_frame, read_head
 from paceline.datasets.ranks import merge_ranks
@@ -84,9 +84,7 @@ def _read_pytorch_log(path: Path) -> Trace:
 
 def _read_records(path: Path, counts: RowCounts) -> list[LogRecord]:
     records = []
-    for _, line in numbered_lines(path):
-        if not line.strip():
-            continue
+    for line in (line for _, line in numbered_lines(path) if line.strip()):
         counts.count_read(1)
         record = parse_line(line)
         if record is None:
@@ -216,15 +214,14 @@ def read_chart(
         table = read_csv_frame(path, dict.fromkeys(lines, NUMBER), counts).rename(columns=runs)
         columns = {"samples": samples} if values == "seconds" else {}
         arrangement = ColumnMapping(columns=columns, values=values, unit=unit, workers=workers)
-        yield from iter_table_traces(path, table, arrangement, counts)
+        yield make_trace(map_table(path, table, arrangement, counts, {}))
 
 
 # --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
 
 STEP_COLUMN, SAMPLES_COLUMN, TIME_COLUMN = "01_general/step", "01_general/locally_processed_samples", "_timestamp"
-BUSY_COLUMNS = [
-    f"02_timing/{part}_time_s" for part in ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward")
-]
+BUSY_PARTS = ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward")
+BUSY_COLUMNS = [f"02_timing/{part}_time_s" for part in BUSY_PARTS]
 """The worker's busy time; ``step_time_s`` also waits for the averaging of gradients."""
 AVERAGING_COLUMN, STEP_TIME_COLUMN = "02_timing/opt_step_time_s", "02_timing/step_time_s"
 COVARIATE_COLUMNS = {
@@ -289,17 +286,11 @@ def experiment_name(path: Path) -> str:
 
 def _read_worker(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return one row per step: some fields of a step are in the row before the one that counts it."""
-    needed = dict.fromkeys(
-        (STEP_COLUMN, SAMPLES_COLUMN, TIME_COLUMN, AVERAGING_COLUMN, STEP_TIME_COLUMN, *BUSY_COLUMNS), NUMBER
-    )
-    rows = read_csv_frame(
-        path,
-        needed | dict.fromkeys(COVARIATE_COLUMNS.values(), NUMBER),
-        counts,
-        optional=list(COVARIATE_COLUMNS.values()),
-    )
+    needed = [STEP_COLUMN, SAMPLES_COLUMN, TIME_COLUMN, AVERAGING_COLUMN, STEP_TIME_COLUMN, *BUSY_COLUMNS]
+    optional = list(COVARIATE_COLUMNS.values())
+    rows = read_csv_frame(path, dict.fromkeys([*needed, *optional], NUMBER), counts, optional=optional)
     rows = _drop_untimed(rows, counts)
-    steps = rows[list(needed)].assign(**{STEP_COLUMN: rows[STEP_COLUMN].bfill()}).dropna(subset=[STEP_COLUMN])
+    steps = rows[needed].assign(**{STEP_COLUMN: rows[STEP_COLUMN].bfill()}).dropna(subset=[STEP_COLUMN])
     if steps.empty:
         raise ValueError(f"{path}: column {STEP_COLUMN!r} has no step in any row: log at least one step")
     run_T = number_runs(steps[STEP_COLUMN].to_numpy())
