@@ -292,6 +292,7 @@ class SizeScheme(Protocol):
 
     def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn the workers' times in the iteration just finished, ``[W]``, in seconds."""
+        return
 
 
 class EqualBatches(SizeScheme):
