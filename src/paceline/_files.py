@@ -131,8 +131,8 @@ class LineWriter:
                 raise
             except OSError:  # locks are not supported, as on NFS
                 pass
-        self._line_break = b"\n" if self.path.is_file() and self.path.stat().st_size else b""
-        if self._line_break:
+        self._line_break = b""
+        if self.path.is_file() and self.path.stat().st_size:
             with self.path.open("rb") as file:
                 file.seek(-1, 2)
                 self._line_break = b"" if file.read() == b"\n" else b"\n"

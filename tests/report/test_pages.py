@@ -15,6 +15,7 @@ from made_pages import Parsed, slowed_run, slowed_trace
 from paceline._text import escape_surrogates, to_printable
 from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
+from paceline.recording import read_run
 from paceline.report import evaluation_page, render, replay_page, run_page, write_page
 
 HOSTILE = [
@@ -175,3 +176,10 @@ def test_a_page_is_written_as_html_or_not_at_all(tmp_path, name, pages):
     with pytest.raises(ValueError, match=r"must end in \.html"):
         write_page(pages["run"], tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_page_of_one_iteration_shows_a_huge_number(tmp_path):
+    path = tmp_path / "run.jsonl"
+    slowed_run(path, NAMES, iterations=1)
+    path.write_text(path.read_text("utf-8").replace('"index": 0', f'"index": {10**17}'))
+    assert "1e+17" in render(run_page(read_run(path)))

@@ -118,8 +118,7 @@ def bars(values: Array, width: int = 60) -> tuple[str, float]:
     return "".join(drawn), top
 
 
-def format_speed(samples_a_second: float) -> str:
-    """Return a speed."""
+def _format_speed(samples_a_second: float) -> str:
     if not np.isfinite(samples_a_second):
         return "-"
     if samples_a_second >= 1e6:
@@ -127,8 +126,7 @@ def format_speed(samples_a_second: float) -> str:
     return f"{samples_a_second:,.0f}/s" if samples_a_second >= 100 else f"{samples_a_second:.3g}/s"
 
 
-def samples_text(number: float) -> str:
-    """Return a number of samples."""
+def _format_samples(number: float) -> str:
     return f"{number:.0f}" if number < 1e7 else f"{number / 1e6:.0f} M"
 
 
@@ -289,11 +287,11 @@ def _workers(run: Run) -> Iterator[RenderableType]:
         missing, share = bool(silent_W[w]), float(np.mean(slowest_T == w))
         table.add_row(
             Text(to_printable(run.workers[w]), style="bold red" if missing else ""),
-            samples_text(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
+            _format_samples(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
             Text("missing", style="bold red") if missing else duration(seconds_W[w]),
             duration(forecast_W[w]),
             format_percent(error_W[w]),
-            format_speed(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
+            _format_speed(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
             format_percent(waits_W[w]),
             Text(format_percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else ""),
         )
@@ -350,7 +348,7 @@ def _async_headline(run: AsyncRun) -> Text:
     last = {name: values[-1] for name, values in run.of_fleet.items()}
     bound = "no bound" if run.bound is None else f"bound {run.bound}"
     text = Text.assemble((f"{to_printable(run.scheme)}, version {last['version']:.0f}", "bold"))
-    text.append(f"  {last['applied']:,.0f} samples applied, {format_speed(run.samples_per_second)}\n")
+    text.append(f"  {last['applied']:,.0f} samples applied, {_format_speed(run.samples_per_second)}\n")
     text.append(
         f"largest staleness applied {last['largest']:.0f}, {bound}; wasted {format_percent(run.wasted_share[-1])}"
     )
@@ -367,11 +365,11 @@ def _async_workers(run: AsyncRun) -> Table:
         worker, there = run.workers[w], bool(np.isfinite(rows["sizes"][-1, w]))
         table.add_row(
             Text(to_printable(worker), style="bold red" if worker in names else ""),
-            samples_text(rows["sizes"][-1, w]) if there else "gone",
+            _format_samples(rows["sizes"][-1, w]) if there else "gone",
             _versions(float(stale_W[w])),
             _versions(float(rows["expected"][-1, w])),
-            samples_text(last_known(rows["done"][:, w])),
-            samples_text(last_known(rows["wasted"][:, w])),
+            _format_samples(last_known(rows["done"][:, w])),
+            _format_samples(last_known(rows["wasted"][:, w])),
             duration(last_known(rows["waited"][:, w])),
             format_percent(float(np.mean([worker in one for one in run.stragglers[-RECENT:]]))),
         )

@@ -171,20 +171,16 @@ class ThrottledTime:
 
     def __init__(self, group: ControlGroup | None) -> None:
         files = [KernelFile(folder / "cpu.stat") for folder in group.lineage] if group else []
-        self._own_file = files[0] if files else None
         # The root has no such counter.
-        self._parent_files = [file for file in files[1:] if _throttled_seconds(file.read()) is not None]
+        self._files = files[:1] + [file for file in files[1:] if _throttled_seconds(file.read()) is not None]
 
     def seconds(self) -> float:
         """Return the seconds so far, summed over cores; 0 without a group, NaN if it was removed."""
-        if self._own_file is None:
-            return 0.0
-        group_text = self._own_file.read()
-        if not group_text:  # the group was removed
+        texts = [file.read() for file in self._files]
+        if texts and not texts[0]:  # the group was removed
             return math.nan
         # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
-        texts = [group_text, *(file.read() for file in self._parent_files)]
-        return sum(_throttled_seconds(text) or 0.0 for text in texts)
+        return sum((_throttled_seconds(text) or 0.0 for text in texts), 0.0)
 
 
 class ThrottledShare:
@@ -227,13 +223,11 @@ class CPUQuota:
 
     def sample(self) -> float:
         """Return the number of cores that the quota allows; NaN if the group was removed."""
-        known, lowest = not self._pairs, math.inf
-        for pair in self._pairs:
-            text = b" ".join([file.read() for file in pair])
-            if len(text.split()) > 1:  # the tree's root has no quota files
-                known, lowest = True, min(lowest, parse_quota_cores(text))
-        if not known:
+        texts = [b" ".join([file.read() for file in pair]) for pair in self._pairs]
+        quotas = [parse_quota_cores(text) for text in texts if len(text.split()) > 1]  # the tree's root has none
+        if self._pairs and not quotas:
             return math.nan
+        lowest = min(quotas, default=math.inf)
         return lowest if lowest < math.inf else self._machine_cores
 
 

@@ -63,8 +63,6 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     >>> ticks(0.0, 48.7), ticks(0.021, 0.026, 3)
     ([0.0, 10.0, 20.0, 30.0, 40.0], [0.022, 0.024, 0.026])
     """
-    if not high > low:
-        return [low]
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.7 * rough)
@@ -133,13 +131,14 @@ def within(value: float, scale: Mapping[str, float]) -> float:
 
 
 def _percent(value: float, low: float, high: float) -> float:
-    return round(100 * (value - low) / (high - low), 3) if high > low else 50.0
+    return round(100 * (value - low) / (high - low), 3)
 
 
 def _span(along: Values) -> tuple[float, float]:
     known = [value for value in along if value is not None]
     left, right = (known[0], known[-1]) if known else (0.0, 1.0)
-    return (left, right) if right > left else (left - 0.5, left + 0.5)
+    half = max(0.5, 1e-9 * abs(left))  # of a single value, which may be too large for a step of 1
+    return (left, right) if right > left else (left - half, left + half)
 
 
 def _y_limits(rows: Iterable[Values]) -> tuple[float, float]:
