@@ -182,7 +182,8 @@ def _forecasts_only_speed(predictor: FleetPredictor) -> bool:
 def _track_quantiles(rows: dict[str, Array], error_W: Array, stated_WL: Array, is_settled: bool) -> None:
     """Move every quantile by whether the stated one held; a worker that did not report keeps its quantiles."""
     size_W = np.maximum(np.abs(error_W), 1e-4)
-    is_settled = not _restart_intervals(rows, error_W, size_W) and is_settled
+    sudden_W = _find_sudden_noise(rows, error_W, size_W)
+    is_settled = is_settled and sudden_W is None
     rate: Array | float = SCALE_SMOOTHING
     if not is_settled:
         rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
@@ -203,12 +204,16 @@ def _track_quantiles(rows: dict[str, Array], error_W: Array, stated_WL: Array, i
     # wider by 3/n after n errors, about as Student's t: the scale is uncertain too
     wide_W = scale_W * (1.0 + 3.0 / (1.0 + rows["compared"]))
     rows["quantiles"] = wide_W[:, None] * rows["multiples"]
+    if sudden_W is not None:
+        sudden_WL = sudden_W[:, None] * (NORMAL_SCORES_L / NORMAL_SCORES_L[HIGH_INDEX])
+        rows["quantiles"] = np.where(np.abs(sudden_WL) > np.abs(rows["quantiles"]), sudden_WL, rows["quantiles"])
 
 
-def _restart_intervals(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
-    """Start the intervals again of workers whose noise has grown at once, and return whether there are any.
+def _find_sudden_noise(rows: dict[str, Array], error_W: Array, size_W: Array) -> Array | None:
+    """Return the size that the next errors of a worker may have whose last one was sudden; None without any such.
 
-    Errors to one side only are no noise: a forecast that is late follows by itself.
+    One may be an outlier, and the next interval alone is wider. With several, to both sides, noise has grown, and the
+    intervals start again. Errors to one side only are no noise: a forecast that is late follows by itself.
     """
     recent_WR, far_W = rows["recent"], size_W > SUDDEN_SCALES * rows["scale"]
     last_WR = np.empty((len(error_W), RECENT_ERRORS + 1), order="F")
@@ -217,16 +222,16 @@ def _restart_intervals(rows: dict[str, Array], error_W: Array, size_W: Array) ->
     if not all_finite(error_W):
         rows["recent"] = np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
     if not any_true(far_W):
-        return False
+        return None
+    far_W &= rows["compared"] >= 20
     bound_W1 = SUDDEN_SCALES * rows["scale"][:, None]
-    above_W, below_W = (last_WR > bound_W1).sum(axis=1), (last_WR < -bound_W1).sum(axis=1)
-    both_W = (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT_ERRORS)
-    restarted_W = far_W & both_W & (rows["compared"] >= 20)
-    if not any_true(restarted_W):
-        return False
-    median_W = np.median(np.abs(last_WR), axis=1)
-    rows["scale"] = np.where(restarted_W, median_W, rows["scale"])
-    rows["multiples"] = np.where(restarted_W[:, None], NORMAL_MULTIPLES_L, rows["multiples"])
-    # the median of the last errors is about as certain as 5 errors
-    rows["compared"] = np.where(restarted_W, 5.0, rows["compared"])
-    return True
+    above_WR, below_WR = last_WR > bound_W1, last_WR < -bound_W1
+    restarted_W = (
+        far_W & above_WR.any(axis=1) & below_WR.any(axis=1) & ((above_WR | below_WR).sum(axis=1) >= RECENT_ERRORS)
+    )
+    if any_true(restarted_W):
+        rows["scale"] = np.where(restarted_W, np.abs(last_WR).mean(axis=1), rows["scale"])
+        rows["multiples"] = np.where(restarted_W[:, None], NORMAL_MULTIPLES_L, rows["multiples"])
+        rows["compared"] = np.where(restarted_W, RECENT_ERRORS + 1.0, rows["compared"])
+    # Three times: normal errors are in 80% of cases within three times the size of another.
+    return 3.0 * np.where(above_WR | below_WR, np.abs(last_WR), 0.0).max(axis=1) * (far_W & ~restarted_W)
