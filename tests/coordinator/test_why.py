@@ -82,7 +82,11 @@ def test_every_sentence_is_true(seed):
         (Report([64, 64], [0.1, 0.1]), np.ones((3, 1)), r"\(2, 1\), in the order \['load'\], got \(3, 1\)"),
         (Report([64, 64], [0.1, 0.1]), "warm", "."),
         (Report([64, 64], [0.1, 0.1], covariates=np.ones((2, 5))), np.ones((2, 1)), r"the report's covariates .* got"),
-        (Report([64] * 3, [0.1] * 3), np.ones((2, 1)), r"the shapes \(3,\) and \(3,\); call join or leave"),
+        (
+            Report([64] * 3, [0.1] * 3),
+            np.ones((2, 1)),
+            r"for each of the 2 workers, got the shape \(3,\); call join or leave",
+        ),
         (Report([64, 64], [0.1, 0.1], comm_seconds=[0.1]), np.ones((2, 1)), "comm_seconds must hold one value"),
         (Report([64, 64], [0.1, 0.1], out_of_memory=[True]), np.ones((2, 1)), "out_of_memory must hold one value"),
         (Report(["a", "b"], [0.1, 0.1]), np.ones((2, 1)), "."),
