@@ -234,4 +234,5 @@ def _find_sudden_noise(rows: dict[str, Array], error_W: Array, size_W: Array) ->
         rows["multiples"] = np.where(restarted_W[:, None], NORMAL_MULTIPLES_L, rows["multiples"])
         rows["compared"] = np.where(restarted_W, RECENT_ERRORS + 1.0, rows["compared"])
     # Three times: normal errors are in 80% of cases within three times the size of another.
-    return 3.0 * np.where(above_WR | below_WR, np.abs(last_WR), 0.0).max(axis=1) * (far_W & ~restarted_W)
+    sudden_W: Array = 3.0 * np.where(above_WR | below_WR, np.abs(last_WR), 0.0).max(axis=1) * (far_W & ~restarted_W)
+    return sudden_W
