@@ -322,6 +322,6 @@ class AsyncJob:
         for thread in self._threads:
             thread.start()
         if self.service is not None:
-            return LocalLink(self.service, "rank0", self.flat.row)
+            return LocalLink(self.service, "rank0", self.flat.parameters)
         assert link is not None
         return link

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
+from paceline.coordinator.asynchronous.optimizer import Vector
 from paceline.coordinator.asynchronous.server import Outcome
 from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.parameter_server.service import Service, WorkItem
@@ -99,8 +100,8 @@ class LostServerError(RuntimeError):
 class LocalLink:
     """A worker's link to a server in the same process; parameters are put into ``parameter_row``, ``[P]``."""
 
-    def __init__(self, service: Service, worker: str, parameter_row: torch.Tensor) -> None:
-        self.service, self.worker, self._parameter_row = service, worker, parameter_row.numpy()
+    def __init__(self, service: Service, worker: str, parameter_row: Vector) -> None:
+        self.service, self.worker, self._parameter_row = service, worker, parameter_row
         self.outcome: Outcome | None = None
         """That of the push before the last pull, if there was one."""
         self._last_outcome: Outcome | None = None

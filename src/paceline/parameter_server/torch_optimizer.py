@@ -60,37 +60,28 @@ class FlatModel:
             raise ValueError("the model has no parameter that requires a gradient: there is nothing to train")
         if wrong := sorted({f"{p.dtype} on {p.device}" for p in trained} - {"torch.float32 on cpu"}):
             raise ValueError(f"parameters must be torch.float32 on the CPU, got {wrong}: move the model first")
-        # Contiguous copies first: the rows must not share memory with the parameters that they replace.
-        self.receive_buffer, self.send_buffer = (
-            torch.zeros(HEADER_FLOATS + sum(parameter.numel() for parameter in trained)) for _ in range(2)
-        )
+        lengths = [parameter.numel() for parameter in trained]
+        self.receive_buffer, self.send_buffer = (torch.zeros(HEADER_FLOATS + sum(lengths)) for _ in range(2))
         row, slope = self.receive_buffer[HEADER_FLOATS:], self.send_buffer[HEADER_FLOATS:]
         torch.cat([parameter.detach().reshape(-1) for parameter in trained], out=row)
         self._pairs = []
-        start = 0
-        for parameter in trained:
-            end = start + parameter.numel()
-            parameter.data = row[start:end].view(parameter.shape)
-            parameter.grad = slope[start:end].view(parameter.shape)
+        for parameter, values, slopes in zip(trained, row.split(lengths), slope.split(lengths), strict=True):
+            parameter.data, parameter.grad = values.view(parameter.shape), slopes.view(parameter.shape)
             self._pairs.append((parameter, parameter.grad))
-            start = end
-        self.row, self.slope = row, slope
         self.parameters: FlatVector = row.numpy()
         self.gradient: FlatVector = slope.numpy()
 
     def zero_grad(self) -> None:
         """Set the gradient to zero, and restore the flat row where a loop has set a gradient to None."""
-        self.slope.zero_()
+        self.gradient.fill(0.0)
         for parameter, slope in self._pairs:
             parameter.grad = slope
 
     def set_gradient(self, gradient: torch.Tensor) -> None:
         """Use parts of a row, ``[P]``, as gradients until the next call, without a copy."""
-        start = 0
-        for parameter, _ in self._pairs:
-            end = start + parameter.numel()
-            parameter.grad = gradient[start:end].view(parameter.shape)
-            start = end
+        parts = gradient.split([slope.numel() for _, slope in self._pairs])
+        for (parameter, slope), part in zip(self._pairs, parts, strict=True):
+            parameter.grad = part.view(slope.shape)
 
     def gather(self) -> FlatVector:
         """Return the gradient, ``[P]``, also where a loop has put other tensors in place of the views."""
