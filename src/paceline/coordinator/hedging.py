@@ -70,8 +70,7 @@ class Hedging:
         self._pending_sizes = list(np.array(state["sizes"]))
 
     def _equal_batch_seconds(self, forecast: Forecast) -> Array:
-        size_W = np.full(len(forecast.speed), self.global_batch / len(forecast.speed))
-        return size_W / forecast.speed if forecast.batch_time is None else batch_seconds(forecast.batch_time, size_W)
+        return batch_seconds(forecast.curves, np.full(len(forecast.speed), self.global_batch / len(forecast.speed)))
 
     def _choice_sizes(self, forecast: Forecast) -> Array:
         """Return the sizes of each choice, ``[C, W]``, in fractions of samples.
@@ -81,8 +80,7 @@ class Hedging:
         equal_W, size = self._equal_batch_seconds(forecast), self.global_batch / len(forecast.speed)
         log_equal_W = np.log(equal_W)
         planned_CW = CHOICES_C2 @ np.array([log_equal_W, -log_caution(forecast.spread)])
-        start_W = None if forecast.batch_time is None else forecast.batch_time.intercept / equal_W
-        return fractional_sizes(np.exp(planned_CW - planned_CW[:, :1]), start_W, size)
+        return fractional_sizes(np.exp(planned_CW - planned_CW[:, :1]), forecast.curves.intercept / equal_W, size)
 
     def _update_costs(self, size_CW: Array, report: Report, curves: Curves) -> None:
         """Add each choice's cost in the reported iteration: its log time relative to the best choice."""
@@ -110,17 +108,13 @@ class Hedging:
         self.choice = int(np.argmin(self._cost_C + np.where(np.arange(len(self._cost_C)) > 0, 0.1, 0.0)))
 
 
-def fractional_sizes(equal_CW: Array, start_W: Array | None, size: float) -> Array:
+def fractional_sizes(equal_CW: Array, start_W: Array, size: float) -> Array:
     """Return sizes with which all workers end together, ``[C, W]``, in fractions of samples.
 
     A batch of the mean ``size`` takes ``equal_CW``, of which the share ``start_W`` is fixed. No worker gets less than a
     sample, or than the mean size if that is smaller.
     """
-    workers = equal_CW.shape[1]
-    if start_W is None:
-        speed_CW = 1.0 / equal_CW
-        return np.asarray(speed_CW * (size * workers / np.add.reduce(speed_CW, axis=1))[:, None])
-    smallest = min(1.0, size)
+    workers, smallest = equal_CW.shape[1], min(1.0, size)
     start_CW = equal_CW * start_W
     # Least time per sample, relative to the time of an equal batch: a level curve has no size for a given end.
     rate_CW = size / np.maximum(equal_CW - start_CW, 1e-3 * equal_CW)
