@@ -76,3 +76,8 @@ class Curves:
         array([0.1, 0. ])
         """
         return np.where(sizes > 0, batch_seconds(self, sizes), 0.0)
+
+
+def scale_curves(curves: Curves, factor_W: Array) -> Curves:
+    """Return the curves of workers that take so many times as long, ``[W]``; limits stay."""
+    return Curves(curves.floor * factor_W, curves.slope * factor_W, curves.intercept * factor_W, curves.limit)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Sizes, substate
-from paceline._curves import Curves
+from paceline._curves import Curves, scale_curves
+from paceline._text import count
 from paceline.coordinator import reasons as why
 from paceline.coordinator.hedging import Hedging
 from paceline.coordinator.plan import Plan
@@ -59,10 +60,6 @@ def _curves_without_limits(forecast: Forecast) -> Curves:
     return replace(forecast.curves, limit=np.full(len(forecast.speed), np.inf))
 
 
-def _scale_curves(curves: Curves, factor_W: Array) -> Curves:
-    return Curves(curves.floor * factor_W, curves.slope * factor_W, curves.intercept * factor_W, curves.limit)
-
-
 def _makespan_lower_bound(curves: Curves, global_batch: int) -> float:
     """Return a time, in seconds, before which no split ends; 0 if there is no easy bound.
 
@@ -76,13 +73,7 @@ def _makespan_lower_bound(curves: Curves, global_batch: int) -> float:
 
 
 def relative_gain(current: float, proposed_seconds: float) -> float:
-    """Return the share of the time that a proposal saves, given the makespans of keeping and of changing.
-
-    Of no time nothing can be saved:
-
-    >>> relative_gain(0.5, 0.375), relative_gain(0.0, 0.0)
-    (0.25, 0.0)
-    """
+    """Return the share of the time that a proposal saves; of no time nothing can be saved."""
     return 1.0 - proposed_seconds / current if current > 0 else 0.0
 
 
@@ -328,7 +319,7 @@ class LoadBalancer:
         known = np.array(state["speed_before"])
         self._forecast_in_use = Forecast(known, spread=np.zeros(len(known)))
         forecast = self._forecaster.predict(horizon=self.horizon)
-        self.plan = self._plan_given_sizes(forecast, (why.describe_resume, (self._iterations,)))
+        self.plan = self._plan_given_sizes(forecast, f"Resumed after {count(self._iterations, 'iteration')}")
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -357,7 +348,7 @@ class LoadBalancer:
         equal = limits.equal_sizes if bounds is limits.policy_bounds else limits.equal_sizes_within(bounds)
         if self._iterations < policy.warmup:
             chosen = current if np.array_equal(equal, self._sizes) else evaluate(curves, equal)
-            reason = (why.describe_warmup, (self._iterations, policy.warmup))
+            reason = f"Equal batches: {self._iterations} of {count(policy.warmup, 'warm-up iteration')} done"
             return chosen, relative_gain(current.makespan, chosen.makespan), [reason]
         now = _DecisionInputs(forecast, curves, self._comparison_curves(curves, forecast), bounds, equal)
         if bounds is not self._bounds_in_use and bounds.are_broken_by(self._sizes, policy.batch_multiple):
@@ -366,7 +357,7 @@ class LoadBalancer:
             reasons = [self._move_reason(best.sizes, forecast), broken]
             return best, relative_gain(current.makespan, best.makespan), reasons
         chosen, gain, reasons = self._weigh_change(now, current)
-        if bounds.any_limited:
+        if bounds.is_limited.any():
             # Workers that memory keeps from taking more while they wait: they end 2% or more before the last one.
             held_W = bounds.is_limited & (chosen.sizes + policy.batch_multiple > bounds.high)
             held_W &= chosen.seconds < 0.98 * chosen.makespan
@@ -443,8 +434,8 @@ class LoadBalancer:
         """Return the curves with which sizes are compared: slower than forecast for noisy workers."""
         risk = self.policy.risk
         if isinstance(risk, str):
-            return _scale_curves(curves, self._hedging.stretch_factors(forecast)) if self._hedging.choice else curves
-        return _scale_curves(curves, caution(forecast.spread, risk)) if risk else curves
+            return scale_curves(curves, self._hedging.stretch_factors(forecast)) if self._hedging.choice else curves
+        return scale_curves(curves, caution(forecast.spread, risk)) if risk else curves
 
     def _reset_fleet(self, limits: Limits) -> Forecast:
         """Reset to equal sizes, and forget all earlier changes."""

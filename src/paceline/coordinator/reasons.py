@@ -20,20 +20,10 @@ NOTHING_TO_GAIN = "Kept the sizes: no split is expected to be faster"
 def sentence(reasons: Iterable[Reason]) -> str:
     """Return the parts as one sentence.
 
-    >>> sentence([(describe_warmup, (2, 5))])
-    'Equal batches: 2 of 5 warm-up iterations done.'
+    >>> sentence(["Kept the sizes", (describe_rounding, (8, 1.0, 0.959))])
+    'Kept the sizes; in multiples of 8 samples, which costs at most 4.1%.'
     """
     return "".join([one if isinstance(one, str) else one[0](*one[1]) for one in reasons]) + "."
-
-
-def describe_resume(iterations: int) -> str:
-    """Return the reason for the plan of a resumed job."""
-    return f"Resumed after {count(iterations, 'iteration')}"
-
-
-def describe_warmup(iterations: int, warmup: int) -> str:
-    """Return the reason for equal batches in the warm-up."""
-    return f"Equal batches: {iterations} of {count(warmup, 'warm-up iteration')} done"
 
 
 def describe_small_gain(bound: str, gain: float, regret: float, cost: float) -> str:
@@ -66,16 +56,15 @@ def describe_rounding(batch_multiple: int, planned_seconds: float, earliest_seco
     return f"; in multiples of {batch_multiple} samples, which costs at most {percent(lost)}"
 
 
-def describe_move(
-    workers: Sequence[str], before: Sizes, after: Sizes, speed: Array, known_before: Forecast | None = None
-) -> str:
+def describe_move(workers: Sequence[str], before: Sizes, after: Sizes, speed: Array, known_before: Forecast) -> str:
     """Return how many samples moved, from which workers, and to which.
 
     The worker whose speed explains the move is named with it: one that recovered since the sizes were chosen by the
     forecast ``known_before``, or else the one that gives most, if it is slow.
 
     >>> speed = np.array([100.0, 100.0, 38.0, 110.0])
-    >>> describe_move(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed)
+    >>> known = Forecast(speed, spread=np.zeros(4))
+    >>> describe_move(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed, known)
     'Moved 24 samples from g2 (62% slower than the median) to g3, g1 and g0'
     >>> known = Forecast(np.array([9.0, 3.0, 9.0]), spread=np.zeros(3))
     >>> describe_move(["a", "b", "c"], np.array([50, 20, 50]), np.array([40, 40, 40]), np.full(3, 9.0), known)
@@ -84,10 +73,10 @@ def describe_move(
     change = after - before
     givers, takers = _largest_changes(-change), _largest_changes(change)
     from_names, to_names = [workers[i] for i in givers], [workers[i] for i in takers]
-    speed_before = None if known_before is None else known_speed(known_before)
+    speed_before = known_speed(known_before)
     taker, giver = takers[0], givers[0]
     faster = 0.0  # by how much the taker became faster, if that explains more than what the giver lost
-    if speed_before is not None and np.isfinite([speed_before[taker], speed_before[giver]]).all():
+    if np.isfinite([speed_before[taker], speed_before[giver]]).all():
         gained, lost = speed[taker] / speed_before[taker], speed_before[giver] / speed[giver]
         faster = float(gained - 1) if gained > lost else 0.0
     if len(workers) == 2:  # the median of two would be half their own difference away from both

@@ -25,7 +25,6 @@ class Bounds(NamedTuple):
     """True if the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
     is_limited: Mask
     """Mask of the workers whose memory limit is below the policy's upper bound, ``[W]``."""
-    any_limited: bool
 
     def are_broken_by(self, sizes: Sizes, batch_multiple: int) -> bool:
         """Return whether a size lies outside the bounds, or is not a multiple of ``batch_multiple``."""
@@ -93,8 +92,7 @@ class Limits:
         high = np.maximum(np.minimum(self.upper, fits), self.lower)
         has_room = bool(high.sum() >= self.global_batch)
         high = high if has_room else self.upper
-        limited = high < self.upper
-        return Bounds(self.lower, high, has_room, limited, bool(limited.any()))
+        return Bounds(self.lower, high, has_room, high < self.upper)
 
 
 def _bound_per_worker(bound: int | Mapping[str, int] | None, workers: Sequence[str], unnamed: float) -> Array:

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array
+from paceline._curves import scale_curves
 from paceline._text import join_names
 from paceline.coordinator.federated.clients import BatchTimeFits, Clients, learn_from_replies, summarize_round
 from paceline.coordinator.federated.rounds import ForecastSource, Reason, RoundPlan, RoundReport
 from paceline.coordinator.federated.sizes import RoundInputs, choose_sizes
-from paceline.predictors import Curves, LocalLevel, Predictor
+from paceline.predictors import LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
 
 
@@ -224,8 +225,7 @@ class FederatedBalancer:
         flat_W = batch_fits.seconds(rows)
         is_flat_W = np.isfinite(flat_W)
         # Of all local steps together; next to nothing a sample where the time does not follow the samples.
-        times_W, one = np.where(is_flat_W, 1e-12, float(self.local_steps)), speed.curves
-        curves = Curves(one.floor * times_W, one.slope * times_W, one.intercept * times_W, one.limit)
+        curves = scale_curves(speed.curves, np.where(is_flat_W, 1e-12, float(self.local_steps)))
         inputs = RoundInputs(
             curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
