@@ -12,25 +12,25 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
+from contextlib import contextmanager, suppress
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import torch
 
 BLOCKING_CALLS = (
-    ("torch._C._distributed_c10d", "Work", "wait"),  # where every collective of torch.distributed blocks
-    ("torch.distributed", None, "_broadcast_coalesced"),  # buffers of DistributedDataParallel: it blocks inside C++
-    ("torch.distributed._functional_collectives", None, "wait_tensor"),  # tensor parallelism in eager mode
+    ("torch._C._distributed_c10d:Work", "wait"),  # where every collective of torch.distributed blocks
+    ("torch.distributed", "_broadcast_coalesced"),  # buffers of DistributedDataParallel: it blocks inside C++
+    ("torch.distributed._functional_collectives", "wait_tensor"),  # tensor parallelism in eager mode
 )
-"""Calls in which torch blocks: module, class or None, and name. The names are private to torch. A test waits in these
-ways in the tested version; if a name is missing, its waiting counts as the worker's busy time."""
+"""Calls in which torch blocks: module or class, and name. The names are private to torch. A test waits in these ways in
+the tested version; if a name is missing, its waiting counts as the worker's busy time."""
 
 GATHER_CALLS = (
-    ("torch._C._distributed_c10d", "ProcessGroup", "allgather"),
-    ("torch._C._distributed_c10d", "ProcessGroup", "all_gather_single"),
-    ("torch._C._distributed_c10d", "ProcessGroup", "_allgather_base"),  # its name in older versions
-    ("torch._C._distributed_c10d", "ProcessGroup", "gather"),
+    ("torch._C._distributed_c10d:ProcessGroup", "allgather"),
+    ("torch._C._distributed_c10d:ProcessGroup", "all_gather_single"),
+    ("torch._C._distributed_c10d:ProcessGroup", "_allgather_base"),  # its name in older versions
+    ("torch._C._distributed_c10d:ProcessGroup", "gather"),
 )
 """Calls that gather the tensors of all ranks, in the same form; a call that this torch lacks is not checked."""
 
@@ -50,7 +50,7 @@ class WaitListener(Protocol):
 
 _lock = threading.Lock()
 _listeners: list[tuple[weakref.ref[WaitListener], int, BeforeGather | None]] = []
-_originals: dict[tuple[str, str | None, str], Callable[..., Any]] = {}
+_originals: list[tuple[Any, str, Callable[..., Any]]] = []
 _inside = threading.local()
 
 
@@ -89,27 +89,20 @@ def without_listeners() -> Iterator[None]:
 
 
 def _wrap_calls() -> None:
-    for wrapped, places in ((_notify_listeners, BLOCKING_CALLS), (_check_before_gather, GATHER_CALLS)):
-        for place in places:
-            owner = _find_owner(place)
-            if owner is not None and hasattr(owner, place[2]):
+    for wrapped, calls in ((_notify_listeners, BLOCKING_CALLS), (_check_before_gather, GATHER_CALLS)):
+        for owner_name, name in calls:
+            with suppress(ImportError, AttributeError):  # this torch lacks it
+                owner = resolve_name(owner_name)
                 # Not `getattr`: of a method in C++ it returns the function, which would not be bound once restored.
-                _originals[place] = inspect.getattr_static(owner, place[2])
-                setattr(owner, place[2], wrapped(_originals[place]))
+                original = inspect.getattr_static(owner, name)
+                setattr(owner, name, wrapped(original))
+                _originals.append((owner, name, original))
 
 
 def _restore_calls() -> None:
-    for place, original in _originals.items():
-        setattr(_find_owner(place), place[2], original)
+    for owner, name, original in _originals:
+        setattr(owner, name, original)
     _originals.clear()
-
-
-def _find_owner(patch_target: tuple[str, str | None, str]) -> Any:
-    try:
-        module = import_module(patch_target[0])
-    except ImportError:
-        return None
-    return module if patch_target[1] is None else getattr(module, patch_target[1], None)
 
 
 def _notify_listeners(wait_function: Callable[..., Any]) -> Callable[..., Any]:
