@@ -54,22 +54,18 @@ class Process:
             )
         self.pid = self._popen.pid
         assert self._popen.stdin is not None
-        with suppress(BrokenPipeError):  # one that has already died: `failed` says so
+        with suppress(BrokenPipeError):  # one that has already died: `status` says so
             self._popen.stdin.write(f"{json.dumps(task)}\n".encode())
             self._popen.stdin.flush()
 
-    def has_ended(self) -> bool:
-        """Return whether the process has ended with its task done."""
-        return self._popen.poll() == 0
-
-    def has_failed(self) -> bool:
-        """Return whether the process has ended with an error."""
-        return self._popen.poll() not in (None, 0)
+    def status(self) -> int | None:
+        """Return the exit status, 0 if the task is done; None while the process runs."""
+        return self._popen.poll()
 
     def last_output(self) -> str:
         """Return how the process ended, and the last lines of its output."""
         lines = self.log.read_text(errors="replace").splitlines()
-        return "\n  ".join([f"{self.title} ended with status {self._popen.poll()}:", *lines[-15:]])
+        return "\n  ".join([f"{self.title} ended with status {self.status()}:", *lines[-15:]])
 
     def end(self) -> None:
         """End the process and wait for it: it may end by itself once its input is closed, and is killed otherwise."""
@@ -81,9 +77,9 @@ class Process:
 
 def wait(processes: Sequence[Process], meanwhile: Callable[[], object] = lambda: None) -> None:
     """Wait until all processes have done their tasks; raise ``RuntimeError`` with the last output if any fails."""
-    while not all(process.has_ended() for process in processes):
+    while not all(process.status() == 0 for process in processes):
         # All of them: when one worker dies, the others fail as well, and the cause may be in any.
-        if failed := [process.last_output() for process in processes if process.has_failed()]:
+        if failed := [process.last_output() for process in processes if process.status() not in (None, 0)]:
             raise RuntimeError("\n".join(failed))
         meanwhile()
         time.sleep(0.1)

@@ -245,13 +245,14 @@ def default_covariates(root: Path = ROOT) -> list[Covariate]:
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
     of_group = partial(GroupCovariate, locator=ControlGroupLocator(root), root=root)
+    memory = root / "proc/meminfo"
     return [
         of_group(CPUBusy),
-        run_delay_covariate(root),
+        FileCovariate("run_delay", "s per s of wall time", root / "proc/self/schedstat", _parse_run_delay),
         of_group(ThrottledShare, any_group=True),
         of_group(partial(pressure_covariate, "cpu")),
         of_group(Runnable),
-        memory_covariate(root),
+        FileCovariate("memory_available", "share of memory", memory, _parse_available_share, is_cumulative=False),
         of_group(partial(pressure_covariate, "memory")),
     ]
 
@@ -314,18 +315,10 @@ class FileCovariate:
         return value if self._rate is None else self._rate.update(value)
 
 
-def run_delay_covariate(root: Path = ROOT) -> FileCovariate:
-    """Return the covariate of the time for which the thread was ready to run but waited for a core.
-
-    It is the second field of ``/proc/self/schedstat``, and covers only the main thread of the process, which does the
-    computing if torch has one thread.
-    """
-
-    def parse(text: bytes) -> float:
-        fields = text.split()
-        return int(fields[1]) * 1e-9 if len(fields) > 1 else math.nan
-
-    return FileCovariate("run_delay", "s per s of wall time", root / "proc/self/schedstat", parse)
+def _parse_run_delay(text: bytes) -> float:
+    """Return for how long the main thread, which computes if torch has one thread, was ready to run but had no core."""
+    fields = text.split()
+    return int(fields[1]) * 1e-9 if len(fields) > 1 else math.nan
 
 
 def pressure_covariate(resource: str, group: ControlGroup | None = None, root: Path = ROOT) -> FileCovariate:
@@ -343,13 +336,8 @@ def pressure_covariate(resource: str, group: ControlGroup | None = None, root: P
     return FileCovariate(f"{resource}_pressure", "share of wall time", file, parse)
 
 
-def memory_covariate(root: Path = ROOT) -> FileCovariate:
-    """Return the covariate of the machine's available memory, as a share: ``MemAvailable`` of ``/proc/meminfo``."""
-
-    def parse(text: bytes) -> float:
-        return parse_field(text, b"MemAvailable:") / (parse_field(text, b"MemTotal:") or math.nan)
-
-    return FileCovariate("memory_available", "share of memory", root / "proc/meminfo", parse, is_cumulative=False)
+def _parse_available_share(text: bytes) -> float:
+    return parse_field(text, b"MemAvailable:") / (parse_field(text, b"MemTotal:") or math.nan)
 
 
 class Runnable:

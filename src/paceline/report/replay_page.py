@@ -119,8 +119,7 @@ def _range_over(replays: Replays, scheme: str) -> tuple[float, float, float]:
 
 
 def jackknife(numerator_K: Array, denominator_K: Array) -> float:
-    """Return the standard error of a ratio of sums, from leaving out each of some blocks of iterations in turn."""
-    # leave out each of 20 parts in turn
+    """Return the standard error of a ratio of sums, from leaving out each of 20 parts of the iterations in turn."""
     count = min(20, len(numerator_K))
     if count < 2:
         return float("nan")

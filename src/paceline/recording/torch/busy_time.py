@@ -427,7 +427,6 @@ class BusyTimer:
             return between_seconds
         regular_samples, regular, lap = self._usual_lap
         scale = max(samples / regular_samples, 1.0)
-        # a longer time between steps is a pause, unless the next lap's is as long
         pauses = between_seconds > regular * scale + 0.5 * max(lap * scale, rest_seconds)
         self._was_paused, was_paused = pauses, self._was_paused
         return regular * scale if pauses and not was_paused else between_seconds
