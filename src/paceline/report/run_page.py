@@ -18,7 +18,7 @@ from paceline.report.drawing import answer, as_text
 from paceline.report.page import ChartLine, Page, figures, gantt, lines, page, section, table, worker_label
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Slowness:
     """The longest time for which a worker, a column, was slow."""
 
@@ -26,12 +26,15 @@ class Slowness:
     first_iteration: int
     last_iteration: int
     """Its first and last slow iteration, as positions in the job."""
-    is_ongoing: bool
-    """Whether it was still slow at the end."""
     speed: float
     """Its median speed meanwhile, over the usual one."""
-    lost_iterations: float
-    """Iterations of the whole fleet that its missing speed would make, were all as slow."""
+    is_ongoing: bool
+    """Whether it was still slow at the end."""
+
+    @property
+    def lost_iterations(self) -> float:
+        """Iterations of the whole fleet that its missing speed would make, were all as slow."""
+        return (self.last_iteration - self.first_iteration + 1) * (1.0 - self.speed)
 
 
 def slow_workers(speed_TW: Array) -> list[Slowness]:
@@ -100,21 +103,9 @@ def _longest_slowness(worker: int, relative_P: Array, starts: Sequence[int]) -> 
     found = []
     for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         first, last = starts[begin], starts[end] - 1
-        if last - first + 1 < min(5, starts[-1]):
-            continue
-        speed = float(np.median(relative_P[begin:end]))
-        lost = (last - first + 1) * (1.0 - speed)
-        lasts = end == len(relative_P)
-        found.append(
-            Slowness(
-                worker=worker,
-                first_iteration=first,
-                last_iteration=last,
-                is_ongoing=lasts,
-                speed=speed,
-                lost_iterations=lost,
-            )
-        )
+        if last - first + 1 >= min(5, starts[-1]):
+            speed = float(np.median(relative_P[begin:end]))
+            found.append(Slowness(worker, first, last, speed, is_ongoing=end == len(relative_P)))
     return max(found, key=lambda one: one.lost_iterations, default=None)
 
 
@@ -200,10 +191,7 @@ def run_page(run: Run, *, command: str = "") -> Page:
             _saving_answer(run),
             _next_answer(run),
         ],
-        [
-            *(_waits(run, first), _times(run), _forecasts(run, first[0])),
-            *(_workers(run, first), _reasons(run)),
-        ],
+        [_waits(run, first), _times(run), _forecasts(run, first[0]), _workers(run, first), _reasons(run)],
         settings=[("workers", f"{len(run.workers)}"), ("global batch", f"{batch:.0f}")],
         data=[(name.name, f"{len(run)} iterations of {len(run.workers)} workers")],
         command=command,
@@ -248,18 +236,16 @@ def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
     """Yield the iterations before and after the change of sizes that was expected to gain most."""
     gain_T = np.where(run.acted, np.nan_to_num(run.of_fleet["gain"]), -1.0)
     t = int(np.argmax(gain_T))
-    if not run.acted.any() or t + 1 >= len(run):
+    is_changed = run.acted.any() and t + 1 < len(run)
+    if not is_changed:
         waits_T = np.nan_to_num(run.waiting_share)
         t = int(np.argmax(np.convolve(waits_T, np.ones(WINDOW))[: len(waits_T)]))  # the last of those that waited most
-        window = slice(max(t - WINDOW + 1, 0), t + 1)
+    window = slice(max(t - WINDOW + 1, 0), t + 1)
+    if is_changed:
+        yield "Before", "Then came the change of sizes that was expected to gain most.", window
+        yield "After", "The time axis is the same.", slice(t + 1, t + 1 + WINDOW)
+    else:
         yield "The iterations that waited most", "Sizes were not changed.", window
-        return
-    yield (
-        "Before",
-        "Then came the change of sizes that was expected to gain most.",
-        slice(max(t - WINDOW + 1, 0), t + 1),
-    )
-    yield "After", "The time axis is the same.", slice(t + 1, t + 1 + WINDOW)
 
 
 # -- times and forecasts -----------------------------------------------------------------------------------------
