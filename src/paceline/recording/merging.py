@@ -100,12 +100,12 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     names = _unique_names(header.get("phases", []) for header, _ in files)
     if not names:
         raise ValueError(f"worker {files[0][0]['worker']} recorded no phases: record with an adapter such as `watch`")
-    frames = []
-    for header, rows in files:
-        frame = pd.DataFrame(rows, columns=header["columns"]).astype({"iteration": int})
-        frame["worker"] = header["worker"]
-        frames.append(frame.reindex(columns=["iteration", "worker", "seconds", *names]))
-    return pd.concat(frames).sort_values(["iteration", "worker"], ignore_index=True)
+    frames = [
+        pd.DataFrame(rows, columns=header["columns"]).assign(worker=header["worker"]).astype({"iteration": int})
+        for header, rows in files
+    ]
+    table = pd.concat(frames)[["iteration", "worker", "seconds", *names]]
+    return table.sort_values(["iteration", "worker"], ignore_index=True)
 
 
 def _read_sound_files(paths: Iterable[str | Path]) -> list[WorkerFile]:
@@ -133,9 +133,7 @@ def _join_paths(paths: Sequence[str | Path]) -> str:
 
 def _merge_files(files: Sequence[WorkerFile]) -> Trace:
     covariate_names = _unique_names(header["covariates"] for header, _ in files)
-    measured_names = [
-        name for name in _unique_names(header["columns"] for header, _ in files) if name in MEASURED_COLUMNS
-    ]
+    column_names = _unique_names(header["columns"] for header, _ in files)
     iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
 
     def fill_panel(column_name: str) -> NDArray[np.float64]:
@@ -145,7 +143,7 @@ def _merge_files(files: Sequence[WorkerFile]) -> Trace:
                 values_TW[np.searchsorted(iterations, rows[:, 0]), w] = rows[:, header["columns"].index(column_name)]
         return values_TW
 
-    measured = {name: fill_panel(name) for name in measured_names}
+    measured = {name: fill_panel(name) for name in column_names if name in MEASURED_COLUMNS}
     if all(header.get("wait_in_comm") for header, _ in files):
         # All workers leave the exchange together, so the shortest stay is that of the worker that arrived last.
         exposed_TW = measured["comm_seconds"]
