@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -50,18 +50,27 @@ def simulate(
     Where batch sizes never change, a log does not tell how much of a time follows the batch, and the answer is a range.
     [cyan]paceline record --probe -- torchrun ...[/] records a short run with batches of two sizes, which does.
     """
+    from paceline.eval import from_profiles, from_speeds
+    from paceline.eval import simulate as simulate_trace
+
     sources = [one for one in (source, speeds, profiles) if one]
     if len(sources) != 1:
         raise ValueError(
             f"simulate takes exactly one of a source (a trace or a log), --speeds and --profile, got {len(sources)}"
         )
+    known: dict[str, Any] = {"global_batch": batch, "noise": noise}
     with show_activity("replaying"):
         if speeds:
-            found = _of_speeds(speeds, batch, noise)
+            found = [("speeds", from_speeds(_parse_speeds(speeds), **known))]
         elif profiles:
-            found = _of_profiles(profiles, batch, noise)
+            if batch is None:
+                raise ValueError("--profile needs --global-batch, as a device's speed depends on its batch")
+            found = [("profiles", from_profiles(_parse_profiles(profiles), **known))]
         else:
-            found = _of_traces(str(source), file_format, options, batch, noise)
+            traces = find_traces(str(source), file_format, options)
+            found = [(trace.name, simulate_trace(trace, **known)) for trace in traces]
+    if not found:
+        raise ValueError(f"{source} holds no trace")
     if as_json:
         print(json.dumps([{"job": name, **one.to_dict()} for name, one in found]))
         return
@@ -70,40 +79,21 @@ def simulate(
             out.print(escape(to_printable(line)), highlight=False, soft_wrap=True)
 
 
-def _of_traces(
-    source: str, file_format: str | None, options: list[str] | None, batch: int | None, noise: float
-) -> list[tuple[str, Simulation]]:
-    from paceline.eval.simulate import simulate as simulated
-
-    traces = find_traces(source, file_format, options)
-    found = [(trace.name, simulated(trace, global_batch=batch, noise=noise)) for trace in traces]
-    if not found:
-        raise ValueError(f"{source} holds no trace")
-    return found
-
-
-def _of_speeds(speeds: str, batch: int | None, noise: float) -> list[tuple[str, Simulation]]:
-    from paceline.eval.simulate import from_speeds
-
+def _parse_speeds(speeds: str) -> list[float]:
     try:
-        numbers = [float(text) for text in speeds.split(",")]
+        return [float(text) for text in speeds.split(",")]
     except ValueError:
         raise ValueError(f"--speeds must be numbers like 100,100,60, got {speeds!r}") from None
-    return [("speeds", from_speeds(numbers, global_batch=batch, noise=noise))]
 
 
-def _of_profiles(profiles: list[str], batch: int | None, noise: float) -> list[tuple[str, Simulation]]:
-    from paceline.eval.simulate import from_profiles
-
-    if batch is None:
-        raise ValueError("--profile needs --global-batch, as a device's speed depends on its batch")
+def _parse_profiles(profiles: list[str]) -> dict[str | Path, int]:
     counts: dict[str | Path, int] = {}
     for text in profiles:
         name, equals, count = text.rpartition("=")
         if equals and not count.isdecimal():
             raise ValueError(f"--profile takes a file and a number of workers like t4.csv=2, got {text!r}")
         counts[name or text] = int(count) if equals else 1
-    return [("profiles", from_profiles(counts, global_batch=batch, noise=noise))]
+    return counts
 
 
 def _next_commands(simulation: Simulation) -> list[str]:
