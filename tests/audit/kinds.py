@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from cases import Case
-from parts import IGNORED, Points, Texts, language_model, loader_of, network, summed_loss, trained
+from parts import IGNORED, Points, Texts, language_model, loader_of, network, summed_loss, token_mean, total, trained
 from torch import nn
 from torch.nn import functional
 from torch.nn.functional import cross_entropy
@@ -360,6 +360,59 @@ def random_samples_without_a_seed():
     """Each rank makes a dataset of its own, as the tutorial of DistributedDataParallel does, where no rank differs."""
     torch.manual_seed(dist.get_rank())
     balanced(mean, torch.utils.data.TensorDataset(torch.randn(48, 6), torch.randn(48, 3), torch.zeros(48)))
+
+
+def accumulated(loss_of, dataset, model):
+    """Train as trainers do: they set the number of micro-batches when the loader is there already."""
+    model = DistributedDataParallel(model)
+    loader = BalancedLoader(dataset, global_batch=6, seed=0)
+    loader.accumulate = 2
+    balance = attach(model, loader)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first_rank = dist.get_rank() == 0
+    try:
+        for number, batch in enumerate(loader):
+            (loss_of(model, batch, number % 2, first_rank) / 2).backward()
+            if number % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    finally:
+        balance.close()
+
+
+@kind(None)
+def accumulation_that_is_set_later():
+    """A mean over samples."""
+    accumulated(lambda model, batch, micro, first: mean(model, *batch), Points(), network())
+
+
+@kind("terms")
+def accumulation_of_token_means():
+    """A mean over the tokens of each rank's micro-batch."""
+    accumulated(lambda model, batch, micro, first: token_mean(model, *batch), Texts(), language_model())
+
+
+@kind("sum")
+def accumulation_over_the_samples_of_all_ranks():
+    """A sum divided by the samples of a micro-batch on all ranks, weighted as a mean."""
+
+    def loss_of(model, batch, micro, first):
+        inputs, targets, _ = batch
+        return (model(inputs) - targets).square().sum() * dist.get_world_size() / total(torch.tensor(len(inputs)))
+
+    accumulated(loss_of, Points(), network())
+
+
+@kind("micro_batches")
+def accumulation_with_a_first_micro_batch_that_counts_more():
+    """The first micro-batch has another weight than the second."""
+    accumulated(lambda model, batch, micro, first: mean(model, *batch) * (1.5 - micro), Points(), network())
+
+
+@kind("ranks")
+def accumulation_with_a_first_rank_that_counts_more():
+    """The first rank has another weight than the others."""
+    accumulated(lambda model, batch, micro, first: mean(model, *batch) * (1.5 - (not first)), Points(), network())
 
 
 SAVED = {"balancer": to_lists(LoadBalancer(Auto(), workers=["a:0", "a:1"], global_batch=16).state_dict())}

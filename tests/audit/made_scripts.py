@@ -48,7 +48,7 @@ class Made:
     def run(self, plan, ranks):
         """Take the steps of a plan."""
         start = {"first": np.ones(VALUES - 2), "last": np.ones(2)}
-        kind = [{"step": self.balanced, "ranks": ranks, "batches": 50, "candidates": self.candidates()}]
+        kind = [{"global_batch": self.balanced, "accumulate": 1, "steps": 50, "candidates": self.candidates()}]
         facts = self.facts | ({"balanced": kind} if self.balanced else {})
         records = [
             RankRecord(rank, ranks, {}, dict(start), [], {"dtypes": [plan.precision], **facts}) for rank in range(ranks)
@@ -157,6 +157,15 @@ def by_place(weights, axis):
         return (means * along).mean(axis=(0, 1))
 
     return rule
+
+
+def over_all_tokens(batches, state):
+    """A sum over the tokens of all ranks, which a balanced job weights by the ranks' sizes nevertheless."""
+    (row,) = batches
+    weight = [[one["counts"]["tokens"] for one in samples] for samples in row]
+    parts = [np.average(vectors(samples), axis=0, weights=w) * sum(w) for samples, w in zip(row, weight, strict=True)]
+    shares = [len(samples) * len(row) / sum(map(len, row)) for samples in row]
+    return np.sum([share * part for share, part in zip(shares, parts, strict=True)], axis=0) / sum(map(sum, weight))
 
 
 def of_ranks(of_batch, weight):

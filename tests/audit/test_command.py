@@ -177,7 +177,46 @@ for inputs, targets in loader:
 """
 
 
+LIGHTNING = """
+import lightning.pytorch as pl
+import torch
+from torch.utils.data import TensorDataset
+from paceline.integrations.lightning import balance_callback
+from paceline.torch import BalancedLoader
+
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.data = TensorDataset(torch.randn(96, 4), torch.randn(96, 2))
+        self.model = torch.nn.Linear(4, 2)
+
+    def training_step(self, batch, _):
+        inputs, targets = batch
+        return torch.nn.functional.mse_loss(self.model(inputs), targets)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_dataloader(self):
+        return BalancedLoader(self.data, 16, rank=self.global_rank, world_size=self.trainer.world_size)
+
+options = dict(accelerator="cpu", devices=2, strategy="ddp", accumulate_grad_batches=2, max_epochs=1)
+quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
+pl.Trainer(callbacks=[balance_callback()], **options, **quiet).fit(Module())
+"""
+
+
 @pytest.mark.soak
 def test_balanced_loader_of_accelerate_is_audited(tmp_path):
     code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, ACCELERATE))
     assert (code, report["status"]) == (0, "exact"), report
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1100)
+@pytest.mark.parametrize("text", [ACCELERATE, LIGHTNING], ids=["accelerate", "lightning"])
+def test_cause_is_found_where_a_trainer_accumulates(tmp_path, text):
+    own = "(lambda found, wanted: (found - wanted).square().sum() / wanted.abs().sum())("
+    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, text.replace("torch.nn.functional.mse_loss(", own)))
+    assert (code, report["cause"]) == (1, "terms"), report

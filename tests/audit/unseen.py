@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 from cases import CASES, bug  # noqa: F401 (whoever audits this module asks it)
-from parts import Points, Texts, network, ranks
+from parts import Points, Texts, counted, language_model, network, ranks, summed_loss, total
 from torch import nn
 from torch.nn import functional
 from torch.nn.functional import cross_entropy, normalize
@@ -137,6 +137,16 @@ def a_loss_normalized_over_all_ranks():
         return (model(inputs) - targets).square().sum() * ranks() / samples
 
     balanced(loss_of)
+
+
+@bug("sum", HEADING)
+def a_loss_normalized_by_the_tokens_of_all_ranks():
+    """A sum divided by the tokens of all ranks, and weighted as if it were a mean."""
+
+    def loss_of(model, tokens, labels):
+        return summed_loss(model, tokens, labels) * ranks() / total(counted((tokens, labels)))
+
+    balanced(loss_of, dataset=Texts(), model=language_model())
 
 
 class Beside(nn.Module):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -102,22 +102,23 @@ def probe_gradients(
     return {name: flat_gradients(steps[number], use_raw=use_raw) for number, name in enumerate(probe_names)}
 
 
-def measure_probe(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[str, int], ...]) -> Probe:
-    """Return what the gradients of the probing steps show."""
+def measure_probe(
+    vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[str, int], ...], *, by_size: bool
+) -> Probe:
+    """Return what the gradients of the probing steps show; ``by_size`` says that batches are to count by their size."""
     base = vector["own"]
     control = float(np.abs(vector["own again"] - base).max(initial=0) / (np.abs(base).max(initial=0) or 1))
     fits = [mixture_weights(vector["x" + other], vector["x"], vector[other]) for other in "yz"]
-    batches = [size for row in sizes for size in row]
+    size = np.array(sizes, float)
+    weight = (size if by_size else np.ones_like(size)) / (size.sum() if by_size else size.size)
     rank, micro = (mixture_weights(vector[name], vector["x"], vector["y"]) for name in ("rank", "micro"))
     return Probe(
         control=control,
         residual=max(fit[2] for fit in fits),
         shares=(_share(fits[0]), _share(fits[1])),
-        expected_share=float(np.mean([(size + 1) // 2 / size for size in batches]))
-        if min(batches) > 1
-        else float("nan"),
-        rank_weight=rank[0] * len(sizes[0]) if len(sizes[0]) > 1 else 1.0,
-        micro_weight=micro[0] * len(sizes) if len(sizes) > 1 else 1.0,
+        expected_share=float((weight * ((size + 1) // 2 / size)).sum()) if size.min() > 1 else float("nan"),
+        rank_weight=rank[0] / weight[:, 0].sum() if size.shape[1] > 1 else 1.0,
+        micro_weight=micro[0] / weight[0].sum() if len(size) > 1 else 1.0,
         extreme=any(
             abs(_share(fit) - 0.5) > 0.5 - 1e-9 and _are_comparable(vector["x"], vector[other])
             for fit, other in zip(fits, "yz", strict=True)
@@ -202,6 +203,8 @@ def find_cause(audit: Audit, difference: compare.Difference, *, one_process: boo
             ", ".join(facts.get("mixing", [])) or "negatives within the batch, hard examples, mixup, unmasked padding"
         )
         return audit.not_exact(Cause.ROWS, difference, detail)
+    if len(set(_equal_sizes(audit))) > 1 and (by_size := _find_weighting_cause(audit, difference)) is not None:
+        return by_size
     if any(abs(share - probe.expected_share) > fine for share in probe.shares):
         return audit.not_exact(Cause.TERMS, difference, filter_detail or explain_shares(probe, 10 * fine))
     if abs(probe.micro_weight - 1) > fine:
@@ -263,19 +266,16 @@ def find_one_process_cause(
 
 def find_size_cause(audit: Audit, difference: compare.Difference) -> AuditVerdict:
     """Distinguish sums from unweighted means, by how a rank's weight depends on its size."""
-    loader_facts = audit.balanced_loaders[0]
     if audit.streams:
         return audit.not_exact(Cause.OTHER_DATA, difference, ", ".join(audit.streams))
     probe, _, _ = _run_probes(audit)
     if probe is not None and probe.control > 100 * audit.tolerance:
         return audit.inconclusive(Cause.CHANCE) if audit.is_random else _carried_verdict(audit, difference, probe)
-    exponent = _size_exponent(audit, loader_facts) if loader_facts["candidates"] else None
-    if exponent == 2:
-        return audit.not_exact(Cause.SUM, difference, "a rank's weight grows with the square of its batch")
-    if exponent == 0:
-        return audit.not_exact(Cause.NOT_WEIGHTED, difference)
-    mixing = audit.base.records[0].facts.get("mixing", [])
-    return audit.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, difference, ", ".join(mixing))
+    if (by_size := _find_weighting_cause(audit, difference)) is not None:
+        return by_size
+    if mixing := audit.base.records[0].facts.get("mixing", []):
+        return audit.not_exact(Cause.ROWS, difference, ", ".join(mixing))
+    return audit.not_exact(Cause.UNKNOWN, difference, "it is exact with equal batches and not with uneven ones")
 
 
 def _run_probes(
@@ -300,10 +300,12 @@ def _run_probes(
             known |= probe_gradients(record, names, batches_per_step, use_raw=True) or {}
     if not vector_by_step:
         return None, None, True
-    probe = measure_probe(vector_by_step, sizes, counts)
+    by_size = bool(audit.balanced_loaders)
+    probe = measure_probe(vector_by_step, sizes, counts, by_size=by_size)
     if any(len(vector) != len(vector_by_step["own"]) for vector in raw[0].values()):
         return probe, None, True
-    return probe, measure_probe(raw[0], sizes, counts), np.allclose(raw[0]["own"], raw[1].get("own", np.nan))
+    left = measure_probe(raw[0], sizes, counts, by_size=by_size)
+    return probe, left, np.allclose(raw[0]["own"], raw[1].get("own", np.nan))
 
 
 Probing = tuple[Callable[[range], AuditPlan], dict[str, int], int, list[list[int]], tuple[dict[str, int], ...]]
@@ -333,17 +335,18 @@ def _plain_probing(audit: Audit, one_process: bool, steps: Sequence[str]) -> Pro
 
 
 def _balanced_probing(audit: Audit, one_process: bool, steps: Sequence[str]) -> Probing:
-    loader_facts = audit.balanced_loaders[0]
-    ranks = int(loader_facts["ranks"])
-    numbers, counts = zip(*loader_facts["candidates"], strict=True) if loader_facts["candidates"] else ((), ())
-    chosen = choose_three(counts) if len(counts) > 2 else []
-    size, three = loader_facts["step"], [numbers[place] for place in chosen]
-    base = [numbers[place % len(numbers)] for place in range(size)] if chosen else []
-    # Each rank's part is one after the other.
+    loader_facts, row = audit.balanced_loaders[0], _equal_sizes(audit)
+    candidates = loader_facts["candidates"] if row else []
+    chosen = [candidates[place] for place in choose_three([counts for _, counts in candidates])] if candidates else []
+    places = [
+        (micro, rank, place)
+        for micro in range(loader_facts["accumulate"])
+        for rank, size in enumerate(row)
+        for place in range(size)
+    ]
+    base = [candidates[number % len(candidates)][0] for number in range(len(places))] if candidates else []
     assigned = [
-        base
-        if step.startswith("own")
-        else [three[fill(step, 0, place * ranks // size, place)] for place in range(size)]
+        base if step.startswith("own") else [chosen[fill(step, *place)][0] for place in places]
         for step in (steps if chosen else ())
     ]
 
@@ -352,41 +355,66 @@ def _balanced_probing(audit: Audit, one_process: bool, steps: Sequence[str]) -> 
             len(step_range), balanced=BalancedRun(numbers=assigned[step_range.start : step_range.stop])
         )
 
-    return plan_for, {}, loader_facts["batches"], [[size // ranks] * ranks], tuple(counts[place] for place in chosen)
+    sizes = [row] * loader_facts["accumulate"]
+    return plan_for, {}, loader_facts["steps"], sizes, tuple(counts for _, counts in chosen)
 
 
-def _size_exponent(audit: Audit, loader_facts: dict[str, Any]) -> float | None:
-    """Return the power of a rank's size that its weight follows: 1 if every sample counts the same."""
-    one, other = (loader_facts["candidates"][place][0] for place in (0, -1))
-    numbers = [
-        [one] * loader_facts["step"],
-        [other] * loader_facts["step"],
-        [one] * loader_facts["step"],
-        [one] * loader_facts["step"],
+def _equal_sizes(audit: Audit) -> list[int]:
+    """Return the ranks' sizes in a full balanced batch of the first run, as equal as they can be; nothing without."""
+    if not audit.balanced_loaders:
+        return []
+    rows = [step.facts["sizes"][0] for step in audit.base.records[0].steps if "sizes" in step.facts]
+    return next((row for row in rows if sum(row) == audit.balanced_loaders[0]["global_batch"]), [])
+
+
+def _find_weighting_cause(audit: Audit, difference: compare.Difference) -> AuditVerdict | None:
+    """Return the verdict that ranks count by the squares of their sizes, or all the same; None if they do neither."""
+    exponent = _size_exponent(audit)
+    if exponent == 2:
+        return audit.not_exact(Cause.SUM, difference, "a rank's weight grows with the square of its batch")
+    return audit.not_exact(Cause.NOT_WEIGHTED, difference) if exponent == 0 else None
+
+
+def _size_exponent(audit: Audit) -> int | None:
+    """Return the power of a rank's size that its weight follows, 0, 1 or 2; None if it cannot be identified.
+
+    Two steps hold copies of one sample each. In all others, the first rank gets the one and the other ranks the other:
+    their weights then follow from their sizes, but for a factor by which the samples count differently themselves.
+    """
+    loader_facts = audit.balanced_loaders[0]
+    candidates, total = loader_facts["candidates"], loader_facts["global_batch"]
+    steps = min(loader_facts["steps"], 10)
+    if len(candidates) < 3 or steps < 4:
+        return None
+    _, one, other = (candidates[place][0] for place in choose_three([counts for _, counts in candidates]))
+    alone = [[one] * total, [other] * total]
+    known = _sizes_and_gradients(audit, [*alone, *[[one] * total] * (steps - 2)])
+    mixed = [[one] * row[0] + [other] * (total - row[0]) for row, _ in known[2:]]
+    found = _sizes_and_gradients(audit, [*alone, *mixed]) if known else []
+    if not found or len(found[0][0]) < 2:
+        return None
+    (_, first), (_, second) = found[:2]
+    weights = [
+        (row, *mixture_weights(gradient, first, second))
+        for (row, gradient), (expected, _) in zip(found[2:], known[2:], strict=True)
+        if row == expected  # later sizes may follow measured times
     ]
-    rows = _sizes_and_gradients(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
-    if rows is None or len(rows[3][0]) != 2 or rows[3][0][0] == rows[3][0][1]:
+    if not weights:
         return None
-    first = rows[3][0][0]  # in the last step, the first rank gets the one sample and the second the other
-    numbers[3] = [one] * first + [other] * (loader_facts["step"] - first)
-    mixed = _sizes_and_gradients(audit, BalancedRun(uneven_sizes=True, numbers=numbers))
-    if mixed is None:
-        return None
-    first_weight, rest, _ = mixture_weights(mixed[3][1], mixed[0][1], mixed[1][1])
-    sizes = [np.array(row, float) for row, _ in mixed]
-    for power in (0.0, 2.0):  # gradients of whole batches scale with their ranks' sizes too
-        sums = [float((row**power).sum()) for row in sizes]
-        expected = (sizes[3][0] / sizes[3][1]) ** power * sums[1] / sums[0]
-        # within 1% of the expected ratio
-        if rest and abs(first_weight / rest / expected - 1) < 0.01:
-            return power
-    return None
+    fitting = []
+    for power in (0, 1, 2):
+        by_size = [row[0] ** power / sum(size**power for size in row[1:]) for row, *_ in weights]
+        factors = [one / (other or np.nan) / size for (_, one, other, _), size in zip(weights, by_size, strict=True)]
+        if np.ptp(factors) < 0.02 * abs(np.mean(factors)):  # the same factor in all steps, within 2%
+            fitting.append(power)
+    return fitting[0] if len(fitting) == 1 else None
 
 
-def _sizes_and_gradients(audit: Audit, balanced: BalancedRun) -> list[tuple[list[int], Array]] | None:
-    """Return the ranks' sizes and the gradient of four steps from the same parameters."""
-    run = audit.run(audit.frozen_plan(4, balanced=balanced), False)
-    steps = arrange.group_by_batch(run.records[0])[:4] if run.records and not run.error else []
-    if len(steps) < 4:
-        return None
+def _sizes_and_gradients(audit: Audit, batches: Sequence[list[int]]) -> list[tuple[list[int], Array]]:
+    """Return the ranks' sizes and the gradient of steps of these samples; nothing if the run fails."""
+    numbers = [batch * audit.balanced_loaders[0]["accumulate"] for batch in batches]
+    run = audit.run(audit.frozen_plan(len(numbers), balanced=BalancedRun(uneven_sizes=True, numbers=numbers)), False)
+    steps = arrange.group_by_batch(run.records[0])[: len(numbers)] if run.records and not run.error else []
+    if len(steps) < len(numbers):
+        return []
     return [(step[0].facts["sizes"][0], compare.flat_gradients(step)) for step in steps]

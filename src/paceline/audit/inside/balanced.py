@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from paceline.audit.inside.patches import Patches, length_of, one_of
+from paceline.audit.inside.patches import Patches, one_of
 from paceline.audit.inside.randomness import Seeded
 from paceline.audit.inside.samples import digest, part_sizes, serialize_any
 from paceline.audit.run import BalancedRun
@@ -22,6 +22,7 @@ from paceline.predictors import Forecast, LastValue, Report
 from paceline.torch.assigner import EpochAssigner
 from paceline.torch.loader import BalancedLoader
 from paceline.torch.loading import Chunks
+from paceline.torch.rank_loader import RankLoader
 from paceline.torch.stream_assigner import StreamAssigner
 from paceline.torch.stream_loader import StreamLoader
 
@@ -51,8 +52,8 @@ class AlternatingSpeeds(LastValue):
 class MixedOrder:
     """An order of samples whose blocks, the global batches of a step, are mixed, or replaced."""
 
-    def __init__(self, order: Any, block: int, plan: BalancedRun) -> None:
-        self.order, self.block, self.plan = order, block, plan
+    def __init__(self, order: Any, loader: Any, batch: int, plan: BalancedRun) -> None:
+        self.order, self.loader, self.batch, self.plan = order, loader, batch, plan
 
     def __len__(self) -> int:
         """Return the samples of an epoch."""
@@ -65,10 +66,11 @@ class MixedOrder:
     def of(self, epoch: int, ranks: int = 1) -> Any:
         """Return the numbers of the epoch's samples."""
         numbers = self.order.of(epoch, ranks).copy()
-        for first in range(0, len(numbers) - self.block + 1, self.block):
+        block = self.batch * self.loader.accumulate  # only now: trainers set it after they made the loader
+        for first in range(0, len(numbers) - block + 1, block):
             if self.plan.seed:
                 chance = np.random.default_rng([self.plan.seed, epoch, first])
-                numbers[first : first + self.block] = chance.permutation(numbers[first : first + self.block])
+                numbers[first : first + block] = chance.permutation(numbers[first : first + block])
         planned = [number for step in self.plan.numbers for number in step][: len(numbers)]
         numbers[: len(planned)] = planned
         return numbers
@@ -114,7 +116,8 @@ def watch_balanced(patches: Patches) -> None:
     """Make the changes that this library's own loaders need."""
     recorder = patches.recorder
     plan = recorder.plan.balanced or BalancedRun()
-    begun: dict[str, Any] = {"accumulate": 1, "fixed": True}
+    begun: dict[str, Any] = {}  # the loader that is made now, and whether its batches have a fixed number of samples
+    facts_of: dict[int, dict[str, Any]] = {}  # what the record says of each loader
 
     def balancers(before: Any) -> Any:
         def init(balancer: Any, predictor: Any, **options: Any) -> None:
@@ -129,8 +132,8 @@ def watch_balanced(patches: Patches) -> None:
 
     def assigners(before: Any) -> Any:
         def init(assigner: Any, order: Any, rule: Any, *arguments: Any, **options: Any) -> None:
-            block = rule.samples * begun["accumulate"]
-            before(assigner, MixedOrder(order, block, plan) if begun["fixed"] else order, rule, *arguments, **options)
+            mixed = MixedOrder(order, begun["loader"], rule.samples, plan) if begun["fixed"] else order
+            before(assigner, mixed, rule, *arguments, **options)
 
         return init
 
@@ -146,24 +149,29 @@ def watch_balanced(patches: Patches) -> None:
 
     def loaders(before: Any) -> Any:
         def init(loader: Any, dataset: Any, *arguments: Any, **options: Any) -> None:
-            costs = options.get("costs")
-            begun.update(accumulate=options.get("accumulate", 1), fixed=getattr(costs, "global_tokens", None) is None)
+            fixed = getattr(options.get("costs"), "global_tokens", None) is None
+            begun.update(loader=loader, fixed=fixed)
             of_processes = {"num_workers", "prefetch_factor", "multiprocessing_context", "timeout"}
             passed = {name: value for name, value in options.items() if name not in of_processes}
             name = f"balanced loader {len(recorder.record.facts.get('balanced', []))}"
             passed["collate_fn"] = counting_collate(recorder, name, options.get("collate_fn"))
             before(loader, dataset, *arguments, **passed)
-            recorder.watch(loader)
+            facts_of[id(loader)] = facts = {"global_batch": loader.global_batch, "candidates": []}
+            facts |= {"accumulate": loader.accumulate, "steps": 0}
             if isinstance(loader, BalancedLoader):
-                numbers, checksum = probe_candidates(recorder, dataset)
-                kind = {"step": loader.global_batch * loader.accumulate, "candidates": numbers, "checksum": checksum}
-            else:
-                kind = {"step": loader.global_batch, "candidates": []}
-            recorder.record.facts.setdefault("balanced", []).append(
-                kind | {"ranks": loader.world_size, "batches": length_of(loader) // loader.accumulate}
-            )
+                numbers, facts["checksum"] = probe_candidates(recorder, dataset)
+                facts["candidates"] = numbers if fixed else []
+            recorder.record.facts.setdefault("balanced", []).append(facts)
+            recorder.watch(loader)
 
         return init
+
+    def loops(before: Any) -> Any:
+        def begin(loader: Any, loop: Any) -> None:
+            facts_of[id(loader)] |= {"accumulate": loader.accumulate, "steps": full_steps(loader)}
+            before(loader, loop)
+
+        return begin
 
     def loading(before: Any) -> Any:
         def load(chunks: Any, numbers: Any) -> Any:
@@ -178,6 +186,15 @@ def watch_balanced(patches: Patches) -> None:
     patches.replace(StreamAssigner, "__init__", streams)
     patches.replace(BalancedLoader, "__init__", loaders)
     patches.replace(StreamLoader, "__init__", loaders)
+    patches.replace(RankLoader, "begin", loops)
+
+
+def full_steps(loader: Any) -> int:
+    """Return the steps of an epoch whose batches are all full; 0 for a stream."""
+    order = getattr(loader._assigner, "order", ())
+    full, rest = divmod(len(order), loader.global_batch)
+    full -= 0 < rest < loader.world_size  # so small a rest joins the last full batch
+    return int(full // loader.accumulate)
 
 
 def counting_collate(recorder: Any, name: str, collate: Collate | None) -> Collate:
