@@ -12,6 +12,7 @@ import pytest
 
 import paceline
 from paceline.audit import Audit, Launcher
+from paceline.audit.run import AuditPlan
 
 BYPASSED = """
 import sys
@@ -80,6 +81,12 @@ def test_a_command_that_is_not_there_ends_with_2(tmp_path):
     code, said = audited(tmp_path, "torchrunn", "train.py")
     assert code == 2
     assert "no program 'torchrunn' was found" in said
+
+
+def test_command_without_processes_says_what_to_write(tmp_path):
+    error = Launcher(["python", "train.py"], tmp_path, timeout=3)(AuditPlan(), True).error
+    assert error.startswith("the command does not say how many processes it starts")
+    assert "fabric run --devices 2" in error
 
 
 @pytest.mark.soak

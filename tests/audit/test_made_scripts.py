@@ -222,6 +222,11 @@ def test_single_process_failures_are_said():
     assert told(found) == ("EXACT", None, "")
     assert found.notes[-1] == "It was not compared with one process: it does not run as one (it needs two ranks)."
 
+    def two(run, plan, alone, found):
+        return replace(found, records=[replace(record, world_size=2) for record in found.records])
+
+    assert verdict(each(two)).notes[-1].endswith("it does not run as one (it started 2 ranks).")
+
     def short(run, plan, alone, found):
         for record in found.records:
             del record.steps[2:]

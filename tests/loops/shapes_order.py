@@ -191,6 +191,15 @@ def a_part_of_the_data_on_each_rank(job):
         step(model, optimizer, batch)
 
 
+@warned("pass random_split a generator with the same seed on every rank")
+def a_random_split_without_a_generator(job):
+    torch.manual_seed(job.rank)  # as where no seed is set
+    own, _ = torch.utils.data.random_split(Samples(), [0.9, 0.1])
+    model, loader, optimizer = begun(job, dataset=own)
+    for batch in loader:
+        step(model, optimizer, batch)
+
+
 @refused("shuffle")
 def an_option_that_is_misspelt(job):
     begun(job, shufle=True)

@@ -16,6 +16,14 @@ from pathlib import Path
 from paceline._runtime import environment_with_hooks
 from paceline.audit.run import AuditPlan, AuditRun, load
 
+PROCESSES = re.compile(r"(--(?:nproc[-_]per[-_]node|num[-_](?:processes|gpus)|(?:trainer\.)?devices))(=.*)?")
+"""Options that set the number of processes: of torchrun, Accelerate, DeepSpeed, Fabric, and Lightning's own command."""
+
+UNKNOWN_PROCESSES = (
+    "the command does not say how many processes it starts; write their number in it: torchrun --nproc-per-node 2, "
+    "accelerate launch --num_processes 2, fabric run --devices 2, or --trainer.devices 2 of a LightningCLI"
+)
+
 
 class Launcher:
     """Runs a command under audit.
@@ -42,7 +50,7 @@ class Launcher:
         """Run the command by a plan, as one process if that is asked for."""
         command = one_process_command(self.command) if one_process else self.command
         if command is None:
-            return AuditRun([], error="the command does not say how many processes it starts")
+            return AuditRun([], error=UNKNOWN_PROCESSES)
         self.runs += 1
         self.report(f"run {self.runs}" + (", as one process" if one_process else ""))
         folder = self.folder / str(self.runs)
@@ -88,14 +96,13 @@ def one_process_command(command: Sequence[str]) -> list[str] | None:
     ['torchrun', '--nproc-per-node=1', 'train.py']
     >>> one_process_command(["accelerate", "launch", "--num_processes", "2", "train.py"])
     ['accelerate', 'launch', '--num_processes', '1', 'train.py']
+    >>> one_process_command(["python", "train.py", "fit", "--trainer.devices=2"])
+    ['python', 'train.py', 'fit', '--trainer.devices=1']
     """
-    changed = list(command)
     for place, word in enumerate(command):
-        if match := re.match(r"^(--nproc[-_]per[-_]node|--num[-_]processes)(=.*)?$", word):
-            if match[2]:
-                changed[place] = f"{match[1]}=1"
-            else:
-                changed[place + 1] = "1"
+        if match := PROCESSES.fullmatch(word):
+            number = [f"{match[1]}=1"] if match[2] else [word, "1"]
+            changed = [*command[:place], *number, *command[place + len(number) :]]
             return [word for word in changed if word != "--multi_gpu"]
     return None
 

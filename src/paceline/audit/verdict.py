@@ -179,8 +179,8 @@ class Audit:
                 exchanged = arrange.arrange_samples(records, arrange.one_process_placement(number))
                 run = self.run(replace(plan, arrangement=exchanged), True)
         if run.error or not run.records or run.records[0].world_size != 1:
-            error = f" ({run.error})" if run.error else ""
-            self.notes.append(f"It was not compared with one process: it does not run as one{error}.")
+            ranks = f"it started {run.records[0].world_size} ranks" if run.records else "it took no step"
+            self.notes.append(f"It was not compared with one process: it does not run as one ({run.error or ranks}).")
             return None
         found = compare.relative_deviations(run.records[0].steps[0].gradients, records[0].steps[0].gradients)
         self.deviations["one process, first step"] = max(found.values(), default=0.0)

@@ -80,7 +80,8 @@ class Cause(Enum):
     )
     DIFFERENT_DATA = (
         "the ranks have different datasets, and balanced batches move samples from rank to rank",
-        "give every rank the same dataset: set the seed before the dataset is created, and do not split it by rank",
+        "give every rank the same dataset: set the seed before the dataset is created, pass random_split a generator "
+        "with the same seed on every rank, and do not split it by rank",
         "same-data",
     )
     ORDER = (

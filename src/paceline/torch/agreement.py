@@ -108,7 +108,8 @@ def different_data_warning(exchange: Exchange, dataset: Any) -> str:
         (
             f"The ranks have different data: {what} is not the same on each. Samples are assigned to ranks by their "
             "numbers, so most samples that only one rank has would never be used. Give every rank the complete "
-            "dataset, not a part of it (Subset, shard, split_dataset_by_node)."
+            "dataset, not a part of it (Subset, shard, split_dataset_by_node), and pass random_split a generator with "
+            "the same seed on every rank."
         )
         if any(seen_there != facts_W[0] for seen_there in facts_W)
         else ""
