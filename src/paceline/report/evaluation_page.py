@@ -163,7 +163,6 @@ def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
         f"This is {which}.",
         along,
         [ChartLine("actual", actual, 5), ChartLine("forecast", job.forecast[last, w], 1)],
-        x="iteration",
         unit="samples/s",
         bands=[ChartBand("90% interval", low, np.minimum(high, top), 1)],
     )

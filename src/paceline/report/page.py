@@ -78,8 +78,8 @@ def lines(
     along: NDArray[Any],
     chart_lines: Sequence[ChartLine],
     *,
-    x: str,
     unit: str,
+    x: str = "iteration",
     bands: Sequence[ChartBand] = (),
 ) -> dict[str, Any]:
     """Return a chart of lines, the most important last, and of areas behind them; of many iterations, mean neighbors.

@@ -141,21 +141,20 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
     rows = slice(k, k + WINDOW)
     slow = [one.worker for one in slow_workers(trace.speed)]
     first = list(dict.fromkeys([*slow, *np.argsort(-seconds_KW.mean(axis=0), kind="stable").tolist()]))
-    numbers = np.array([one.number for one in equal])
+    numbers, every = np.array([one.number for one in equal]), np.arange(len(trace))
     axes: dict[str, Any] = {"first": first[:12], "until": float(seconds_KW[rows].max(axis=1).sum())}
     about = f"Iterations {numbers[rows][0]} to {numbers[rows][-1]} of {trace.name}: those in a row that waited most."
     same = "The same iterations, speeds and time axis."
     colors = {EQUAL_SCHEME: 5, ORACLE_SCHEME: 2, scheme: 0}.items()
     times = [ChartLine(name, 1e3 * replay.seconds(name), color) for name, color in colors]
     speeds, bands = of_fleet(trace.speed, trace.workers, first)
-    along: dict[str, Any] = {"along": np.arange(len(trace)), "x": "iteration", "unit": "samples/s"}
     return section(
         f"Who waits, before and after: {trace.name}",
         "Each row is a worker. It computes, then waits for the slowest one.",
         gantt("Before: equal batches", about, trace.workers, seconds_KW[rows], **axes),
         gantt(f"After: balanced by {scheme}", same, trace.workers, balanced_KW[rows], **axes),
-        lines("Iteration times", "", numbers, times, x="iteration", unit="ms"),
-        lines("Recorded speeds", "Slow workers first.", **along, chart_lines=speeds[::-1], bands=bands),
+        lines("Iteration times", "", numbers, times, unit="ms"),
+        lines("Recorded speeds", "Slow workers first.", every, speeds[::-1], unit="samples/s", bands=bands),
     )
 
 

@@ -226,7 +226,6 @@ def _waits(run: Run, first: list[int]) -> dict[str, Any]:
         "Share of the workers' time, up to the slowest one's end, that was spent waiting.",
         run.of_fleet["index"],
         [ChartLine("waiting", share, 1)],
-        x="iteration",
         unit="%",
     )
     return section("Who waited, and when", about, *charts, waited)
@@ -263,7 +262,6 @@ def _times(run: Run) -> dict[str, Any]:
             ChartLine("forecast", 1e3 * np.where(expected < top, expected, np.nan), 1),  # the first is far off
             ChartLine("measured", 1e3 * run.makespan, 0),
         ],
-        x="iteration",
         unit="ms",
     )
     fleet, waits = run.of_fleet, run.waiting()
@@ -291,7 +289,6 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
         "Forecasts were made before their iteration.",
         run.of_fleet["index"],
         [ChartLine("actual", actual, 5), ChartLine("forecast", np.where(forecast < top, forecast, np.nan), 1)],
-        x="iteration",
         unit="ms",
     )
     return section("Forecasts", "", chart)
