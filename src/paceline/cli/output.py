@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,24 +92,23 @@ def print_frames(frames: dict[str, pd.DataFrame], as_json: bool) -> None:
         print(json.dumps({title: json.loads(frame.to_json(orient="records")) for title, frame in frames.items()}))
         return
     for title, frame in frames.items():
-        if frame.empty:
-            continue
-        print_rows(title, [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")])
+        if not frame.empty:
+            print_rows(title, frame.to_dict("records"))
 
 
-def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) -> None:
-    """Print rows as a table, or as one JSON list."""
+def print_rows(title: str, rows: Sequence[Mapping[Any, Any]], as_json: bool = False) -> None:
+    """Print rows, one at least, as a table, or as one JSON list."""
     if as_json:
         print(json.dumps(rows))
         return
     # Escaped before the columns are laid out, not only when they are printed.
-    rows = [
-        {to_printable(key): to_printable(one) if isinstance(one, str) else one for key, one in row.items()}
+    shown = [
+        {to_printable(str(key)): to_printable(one) if isinstance(one, str) else one for key, one in row.items()}
         for row in rows
     ]
-    for k, part in enumerate(_fitting(rows, out.width)):
+    for k, part in enumerate(_fitting(shown, out.width)):
         table = Table(title=f"{title}, continued" if k else title, title_justify="left", title_style="bold")
-        for key, value in part[0].items() if part else ():
+        for key, value in part[0].items():
             number = isinstance(value, (int, float))
             widest = 0 if number or table.columns else min(24, max(len(str(row[key])) for row in part))
             table.add_column(key, justify="right" if number else "left", min_width=widest)
@@ -120,8 +119,6 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) ->
 
 def _fitting(rows: list[dict[str, Any]], width: int) -> list[list[dict[str, Any]]]:
     """Divide rows that are wider than the terminal into tables that fit, each with the columns that name a row."""
-    if not rows:
-        return [rows]
     columns = list(rows[0])
     texts = next((k for k, key in enumerate(columns) if not isinstance(rows[0][key], str)), len(columns))
     keys, others = (columns[:2], columns[2:]) if texts == 2 else (columns[:1], columns[1:])
