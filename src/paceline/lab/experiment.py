@@ -149,8 +149,7 @@ class ExperimentOutcome:
     def losses(self, scheme: str) -> Array:
         """Return the mean loss over the samples of every iteration, ``[K]``."""
         parts = [np.array(r.losses[scheme]) * np.array(r.weights[scheme]) for r in self.results]
-        total: Array = np.sum(parts, axis=0)
-        return total
+        return np.asarray(np.sum(parts, axis=0))
 
     @property
     def rows(self) -> list[Row]:
@@ -267,7 +266,6 @@ def experiment(setting: Setting, *, progress: Callable[[float], object] = float)
         for rank in range(2):
             task = {
                 "rank": rank,
-                "ranks": 2,
                 "cores": [cores[rank]],
                 "folder": name,
                 "setting": asdict(setting),

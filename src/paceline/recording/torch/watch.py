@@ -77,9 +77,6 @@ def shapes_in(values: Sequence[Any]) -> Iterator[Sequence[int]]:
 PHASES = ("between_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
 """Phases: since the last iteration (loading data, evaluating), forward pass, backward pass, and optimizer step."""
 
-CommHook = Callable[[Any, Any], Any]
-"""A communication hook: takes a state and a bucket, returns a future."""
-
 
 def is_ddp(model: Any) -> bool:
     """Return whether a model is in DistributedDataParallel, which sums gradients in buckets."""
@@ -294,7 +291,7 @@ class Watch:
         while self._pending_iterations and self._marks.has_passed(self._pending_iterations[0].end):
             self._write(self._pending_iterations.popleft())
 
-    def timed(self, hook: CommHook) -> CommHook:
+    def timed(self, hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Return your own communication hook with marks; register it instead of the hook, before the first step."""
         self.times_exchanges = True
 
