@@ -20,7 +20,7 @@ from paceline._arrays import Array
 from paceline._curves import Curves
 from paceline.predictors.curve_fit import fit_curve, weights_by_nearness, weights_by_uncertainty
 from paceline.predictors.fitting import FitOptions, fit_with
-from paceline.predictors.fleet import shorten_names
+from paceline.predictors.fleet import DAMAGED, shorten_names
 from paceline.predictors.named import named
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED, Forecast, Report
@@ -238,7 +238,7 @@ class BatchTime(NestedPredictor):
         if np.shape(curves) != (len(devices), len(CURVE_FIELDS)):
             raise ValueError(
                 f"the saved curves must hold {CURVE_FIELDS} for each of {len(devices)} devices, got the shape "
-                f"{np.shape(curves)}: the model state is damaged; fit and save the model again"
+                f"{np.shape(curves)}: {DAMAGED}"
             )
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
+DAMAGED = "the model state is damaged; fit and save the model again"
+"""The end of errors about fitted parameters that no model can have."""
+
+
 class Params:
     """Base class of objects whose attributes are the arguments of their constructor.
 
@@ -91,7 +95,7 @@ def load_finite(state: Mapping[str, NDArray[Any]], name: str, default: Array) ->
     if values.shape != default.shape or not np.isfinite(values).all():
         raise ValueError(
             f"the saved {name} must hold finite numbers in the shape {default.shape}, got an array of shape "
-            f"{values.shape}: the model state is damaged; fit and save the model again"
+            f"{values.shape}: {DAMAGED}"
         )
     return values
 

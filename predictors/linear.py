@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Mask, all_finite
 from paceline.predictors.averages import smooth
 from paceline.predictors.fitting import FitOptions
-from paceline.predictors.fleet import FleetPredictor, load_finite, validated_covariate_names
+from paceline.predictors.fleet import DAMAGED, FleetPredictor, load_finite, validated_covariate_names
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -243,9 +243,7 @@ class RLS(FleetPredictor):
         self.prior_weights_ = load_finite(state, "prior_weights", self.prior_weights_)
         self.prior_variance_ = load_finite(state, "prior_variance", self.prior_variance_)
         if not (self.prior_variance_ > 0).all():
-            raise ValueError(
-                "the saved prior_variance must be above 0: the model state is damaged; fit and save the model again"
-            )
+            raise ValueError(f"the saved prior_variance must be above 0: {DAMAGED}")
 
     # -- serving -------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from paceline._files import atomic_write
 from paceline.predictors import KINDS, FleetPredictor, Report, Training
+from paceline.predictors.fleet import DAMAGED
 
 FORMAT_VERSION = 1
 
@@ -104,10 +105,9 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
         predictor.load_state_dict({f"learned/{n}": value for n, value in (numbers | text).items()})
         _try_on_fleets(predictor)
     except Exception as error:  # anything may go wrong in a constructor that is given anything
-        raise ValueError(
-            f"{path} cannot be loaded; it is damaged or was saved by another version of paceline, so fit the model "
-            f"again: {_describe_error(error)}"
-        ) from error
+        advice = "it is damaged or was saved by another version of paceline; fit and save the model again"
+        advice = "" if DAMAGED in str(error) else f": {advice}"
+        raise ValueError(f"{path} cannot be loaded: {_describe_error(error)}{advice}") from error
     return predictor
 
 
