@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -14,11 +13,8 @@ from numpy.typing import NDArray
 
 from paceline import _text
 from paceline._arrays import Array, Mask, Sizes, substate
-from paceline._text import MAX_NAMES, join_names
-from paceline.coordinator.federated.rounds import LAST_CLIENT_PHRASES, ForecastSource, Reason, RoundPlan, RoundReport
+from paceline.coordinator.federated.rounds import LAST_CLIENT_PHRASES, ForecastSource, Reason, RoundReport
 from paceline.predictors import Curves, Forecast, Predictor, Report
-
-logger = logging.getLogger("paceline.federated")
 
 Rows = NDArray[np.intp]
 
@@ -315,19 +311,13 @@ class BatchTimeFits:
 
     def sizes(self, rows: Rows, batch: int, min_batch: int) -> Array:
         """Return the batches of clients that are not balanced now, ``[W]``; NaN for all others."""
-        state_W, turn_W, base_W = (
-            self.state(rows),
-            self.clients.column_values("turn", rows),
-            self.clients.column_values("base", rows),
-        )
+        state_W = self.state(rows)
+        turn_W, base_W = self.clients.column_values("turn", rows), self.clients.column_values("base", rows)
         towards_W = np.where(base_W > batch, base_W / TEST_BATCH_RATIO, base_W * TEST_BATCH_RATIO)
         tested_W = np.where(turn_W % 2 == 0, np.floor(towards_W), base_W)
-        flat_W = np.where(
-            turn_W % self.retest_after == self.retest_after - 1, max(batch / TEST_BATCH_RATIO, 1.0), float(batch)
-        )
-        fixed_W = np.select(
-            [state_W == FitState.TESTED, state_W == FitState.FLAT], [tested_W, np.floor(flat_W)], np.nan
-        )
+        is_retest_W = turn_W % self.retest_after == self.retest_after - 1
+        flat_W = np.floor(np.where(is_retest_W, max(batch / TEST_BATCH_RATIO, 1.0), batch))
+        fixed_W = np.select([state_W == FitState.TESTED, state_W == FitState.FLAT], [tested_W, flat_W], np.nan)
         size_W: Array = np.maximum(fixed_W, min(min_batch, batch))
         return size_W
 
@@ -348,52 +338,6 @@ def _log_log_slope(moment_6W: Array) -> tuple[Array, Array, Mask]:
     rest_W = np.maximum(syy_W - slope_W * sxy_W, 0.0) / np.maximum(count_W - 2.0, 1.0)
     error_W = np.sqrt(np.maximum(rest_W, 0.1**2) / np.where(varied_W, sxx_W, 1e-9))
     return slope_W, error_W, varied_W
-
-
-def learn_from_replies(
-    clients: Clients,
-    batch_fits: BatchTimeFits,
-    plan: RoundPlan,
-    report: RoundReport,
-    rows: Rows,
-    plan_rows: Rows,
-    max_speed_ratio: float,
-) -> None:
-    """Learn from the clients that replied, whose rows these are, among all clients and in the plan."""
-    columns = clients.columns
-    accepted_W = plausible_speeds(report, clients.mean_forecast("speed"), max_speed_ratio)
-    timed_W = plausible_comm_times(report, accepted_W, clients.mean_forecast("comm"), max_speed_ratio)
-    samples_W, seconds_W = report.samples[accepted_W], report.seconds[accepted_W]
-    # A predictor of curves is to learn them over the samples of a step.
-    clients.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
-    comm_W = np.maximum(report.communication[timed_W], 1e-6)
-    clients.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
-    size_W = plan.sizes[plan_rows].astype(np.float64)
-    mean_size = float(plan.sizes[plan.participating].mean()) if len(rows) else 1.0
-    found, cleared = batch_fits.learn(rows[accepted_W], samples_W, seconds_W, size_W[accepted_W], mean_size)
-    for changed, sentence in (
-        (
-            found,
-            "the time of %s does not depend on the batch size, which stays at the mean: let clients train for the "
-            "local steps and with the batch size that they are asked for, not for epochs",
-        ),
-        (cleared, "the time of %s now depends on the batch size, which is balanced from here on"),
-    ):
-        if names := [report.clients[i] for i in np.flatnonzero(np.isin(rows, changed))]:
-            logger.warning(sentence, join_names(names))
-    doubtful_W = np.isfinite(report.speed) & ~accepted_W
-    columns["rejected"][rows[doubtful_W]] += 1
-    columns["rejected"][rows[accepted_W]] = 0
-    for i in np.flatnonzero(doubtful_W)[:MAX_NAMES]:
-        logger.warning(
-            "round %d: %s reported an implausible %.3g samples/s, which its forecast ignores",
-            plan.round_index,
-            report.clients[i],
-            report.speed[i],
-        )
-    # A client that ran out of memory gets at most this share of the batch that it ran out with.
-    ran_out = rows[report.out_of_memory]
-    columns["fits"][ran_out] = np.minimum(columns["fits"][ran_out], np.maximum(0.8 * size_W[report.out_of_memory], 1.0))
 
 
 def plausible_speeds(report: RoundReport, typical_speed: float, max_speed_ratio: float) -> Mask:
@@ -458,11 +402,10 @@ def summarize_round(
     end, typical = float(seconds_W.max()), float(np.median(seconds_W[planned_W]))
     last = int(np.argmax(seconds_W))
     # A client expected this many times as late as the median is named in the summary of the round.
-    last_text = (
-        f"; the last is {client_names[last]}{LAST_CLIENT_PHRASES.get(Reason(reason_W[last]), '')}"
-        if end > 1.2 * typical
-        else ""
-    )
+    if end > 1.2 * typical:
+        last_text = f"; the last is {client_names[last]}{LAST_CLIENT_PHRASES.get(Reason(reason_W[last]), '')}"
+    else:
+        last_text = ""
     return (
         f"{who}{cold}, with {size_W[planned_W].min()} to {size_W.max()} samples a step: all replies are expected after "
         f"{_text.duration(end)}, the median after {_text.duration(typical)}{last_text}."

@@ -5,6 +5,7 @@ Axes: W clients of one round, N rows for all known clients.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,12 +15,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array
 from paceline._curves import scale_curves
-from paceline._text import join_names
-from paceline.coordinator.federated.clients import BatchTimeFits, Clients, learn_from_replies, summarize_round
+from paceline._text import MAX_NAMES, join_names
+from paceline.coordinator.federated.clients import (
+    BatchTimeFits,
+    Clients,
+    Rows,
+    plausible_comm_times,
+    plausible_speeds,
+    summarize_round,
+)
 from paceline.coordinator.federated.rounds import ForecastSource, Reason, RoundPlan, RoundReport
 from paceline.coordinator.federated.sizes import RoundInputs, choose_sizes
 from paceline.predictors import LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
+
+logger = logging.getLogger("paceline.federated")
 
 
 class FederatedBalancer:
@@ -295,15 +305,7 @@ class FederatedBalancer:
             )
         rows = self._clients.join(plan.clients)
         columns, replied = self._clients.columns, rows[place]
-        learn_from_replies(
-            self._clients,
-            BatchTimeFits(self._clients, self.try_again),
-            plan,
-            report,
-            replied,
-            place,
-            self.max_speed_ratio,
-        )
+        self._learn_from_replies(plan, report, replied, place)
         # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
         columns["ceiling"][replied[report.used]] = np.inf
         columns["left_out"][rows] = np.where(plan.participating, 0, columns["left_out"][rows] + 1)
@@ -336,6 +338,42 @@ class FederatedBalancer:
         clients = Clients(self.predictor)
         clients.load_state_dict(state)
         self._clients, self.rounds, self._unanswered_rounds = clients, int(state["rounds"]), int(state["unanswered"])
+
+    def _learn_from_replies(self, plan: RoundPlan, report: RoundReport, rows: Rows, plan_rows: Rows) -> None:
+        """Learn from the clients that replied, whose rows these are, among all clients and in the plan."""
+        clients, columns = self._clients, self._clients.columns
+        accepted_W = plausible_speeds(report, clients.mean_forecast("speed"), self.max_speed_ratio)
+        timed_W = plausible_comm_times(report, accepted_W, clients.mean_forecast("comm"), self.max_speed_ratio)
+        samples_W, seconds_W = report.samples[accepted_W], report.seconds[accepted_W]
+        # A predictor of curves is to learn them over the samples of a step.
+        clients.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
+        comm_W = np.maximum(report.communication[timed_W], 1e-6)
+        clients.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
+        size_W = plan.sizes[plan_rows].astype(np.float64)
+        mean_size = float(plan.sizes[plan.participating].mean()) if len(rows) else 1.0
+        batch_fits = BatchTimeFits(clients, self.try_again)
+        found, cleared = batch_fits.learn(rows[accepted_W], samples_W, seconds_W, size_W[accepted_W], mean_size)
+        for changed, sentence in (
+            (
+                found,
+                "the time of %s does not depend on the batch size, which stays at the mean: let clients train for the "
+                "local steps and with the batch size that they are asked for, not for epochs",
+            ),
+            (cleared, "the time of %s now depends on the batch size, which is balanced from here on"),
+        ):
+            if names := [report.clients[i] for i in np.flatnonzero(np.isin(rows, changed))]:
+                logger.warning(sentence, join_names(names))
+        doubtful_W = np.isfinite(report.speed) & ~accepted_W
+        columns["rejected"][rows[doubtful_W]] += 1
+        columns["rejected"][rows[accepted_W]] = 0
+        for i in np.flatnonzero(doubtful_W)[:MAX_NAMES]:
+            message = "round %d: %s reported an implausible %.3g samples/s, which its forecast ignores"
+            logger.warning(message, plan.round_index, report.clients[i], report.speed[i])
+        # A client that ran out of memory gets at most this share of the batch that it ran out with.
+        ran_out = rows[report.out_of_memory]
+        columns["fits"][ran_out] = np.minimum(
+            columns["fits"][ran_out], np.maximum(0.8 * size_W[report.out_of_memory], 1.0)
+        )
 
 
 def _validated_amounts(name: str, values: ArrayLike | None, count: int) -> Array | None:

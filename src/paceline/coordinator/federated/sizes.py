@@ -8,8 +8,8 @@ from statistics import NormalDist
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
+from paceline._curves import Curves, scale_curves
 from paceline.coordinator.federated.rounds import Reason
-from paceline.predictors import Curves
 from paceline.solver import split
 
 MAX_SPREAD = 1.0
@@ -133,10 +133,8 @@ def _split_planned(
     count = int(planned_W.sum())
     if not count:
         return np.zeros(0, dtype=np.int64)
-    floor, slope, intercept = (
-        (getattr(inputs.curves, part) * caution_W)[planned_W] for part in ("floor", "slope", "intercept")
-    )
-    curves = Curves(floor, slope, intercept, np.full(count, np.inf))
+    slower, unlimited_W = scale_curves(inputs.curves, caution_W), np.full(count, np.inf)
+    curves = Curves(slower.floor[planned_W], slower.slope[planned_W], slower.intercept[planned_W], unlimited_W)
     low, high = lower_W[planned_W], upper_W[planned_W]
     free = np.isnan(inputs.fixed_size[planned_W])
     total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
