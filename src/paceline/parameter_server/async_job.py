@@ -235,9 +235,7 @@ class AsyncJob:
 
     def is_given_up(self) -> bool:
         """Return whether the server has given up the step under way: a loop of micro-batches may then skip its push."""
-        if (
-            self._work is None or self._is_step_over
-        ):  # there is no step; and after a push the server's answer is on its way
+        if self._work is None or self._is_step_over:  # after a push the server's answer is on its way
             return False
         self._is_step_over = self.link.is_given_up(self._work.stamp)
         return self._is_step_over

@@ -58,9 +58,6 @@ class MessageHeader:
     """Own computing time, in nanoseconds; in an answer the time that the pull waited."""
     comm_seconds: int = 0
 
-    def write(self, message: torch.Tensor) -> None:
-        _header_view(message)[:HEADER_FIELDS] = torch.tensor(astuple(self), dtype=torch.int64)
-
     @classmethod
     def read(cls, message: torch.Tensor) -> Self:
         return cls(*_header_view(message)[:HEADER_FIELDS].tolist())
@@ -141,7 +138,7 @@ class GlooLink:
     def pull(self) -> WorkItem:
         with _server_answers():
             if not self._is_answer_pending:
-                self._send_header(MessageHeader(Request.PULL, numbers=self.numbers))
+                _send_message(MessageHeader(Request.PULL, numbers=self.numbers), SERVER_RANK, self.group)
             self._is_answer_pending = False
             dist.recv(self._receive_buffer, SERVER_RANK, group=self.group)
             header = MessageHeader.read(self._receive_buffer)
@@ -165,25 +162,19 @@ class GlooLink:
         wire_dtype_index = list(WIRE_DTYPES.values()).index(gradient.dtype)
         times = round(seconds * NANOS_PER_SECOND), round(comm_seconds * NANOS_PER_SECOND)
         is_row = gradient.data_ptr() == self.send_buffer[HEADER_FLOATS:].data_ptr() and gradient.numel() == self.numbers
-        header = MessageHeader(
-            Request.PUSH if is_row else Request.PUSH_SEPARATE,
-            *stamp,
-            samples,
-            gradient.numel(),
-            wire_dtype_index,
-            *times,
-        )
+        request = Request.PUSH if is_row else Request.PUSH_SEPARATE
+        header = MessageHeader(request, *stamp, samples, gradient.numel(), wire_dtype_index, *times)
         with _server_answers():
             if is_row:
-                _send_message(header, self.send_buffer, SERVER_RANK, self.group)
+                _send_message(header, SERVER_RANK, self.group, self.send_buffer)
             else:
-                self._send_header(header)
+                _send_message(header, SERVER_RANK, self.group)
                 send_tensor(gradient, SERVER_RANK, self.group)
             self._is_answer_pending = True
 
     def is_given_up(self, stamp: Stamp) -> bool:
         with _server_answers():
-            self._send_header(MessageHeader(Request.POLL, *stamp))
+            _send_message(MessageHeader(Request.POLL, *stamp), SERVER_RANK, self.group)
             answer = receive_tensor(HEADER_FLOATS, torch.float32, SERVER_RANK, self.group)
             return bool(MessageHeader.read(answer).samples)
 
@@ -192,10 +183,7 @@ class GlooLink:
         if self._is_answer_pending and self.pull().ended:
             return
         with _server_answers():
-            self._send_header(MessageHeader(Request.LEAVE))
-
-    def _send_header(self, header: MessageHeader) -> None:
-        _send_message(header, torch.zeros(HEADER_FLOATS), SERVER_RANK, self.group)
+            _send_message(MessageHeader(Request.LEAVE), SERVER_RANK, self.group)
 
 
 Link = LocalLink | GlooLink
@@ -209,9 +197,7 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
             dist.recv(buffer, rank, group=group)  # a header alone leaves the rest of the buffer as it is
             header = MessageHeader.read(buffer)
             if header.code == Request.PULL and header.numbers != numbers:
-                _send_message(
-                    MessageHeader(last, numbers=numbers), out[:HEADER_FLOATS], rank, group
-                )  # its buffer may be too small for more
+                _send_message(MessageHeader(last, numbers=numbers), rank, group)  # its buffer may be too small for more
                 raise ValueError(f"its model has {header.numbers} parameters, and that of rank {SERVER_RANK} {numbers}")
             gradient = buffer[HEADER_FLOATS:]
             if header.code == Request.PUSH_SEPARATE:
@@ -225,27 +211,24 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 gradient = receive_tensor(header.numbers, dtype, rank, group).float()
             stamp = Stamp(header.version, header.ticket)
             if header.code in (Request.PUSH, Request.PUSH_SEPARATE):
-                times = {
-                    "seconds": header.seconds / NANOS_PER_SECOND,
-                    "comm_seconds": header.comm_seconds / NANOS_PER_SECOND,
-                }
-                verdict = service.push(worker, stamp, gradient.numpy(), header.samples, **times)
+                seconds, comm_seconds = header.seconds / NANOS_PER_SECOND, header.comm_seconds / NANOS_PER_SECOND
+                verdict = service.push(
+                    worker, stamp, gradient.numpy(), header.samples, seconds=seconds, comm_seconds=comm_seconds
+                )
                 last = OUTCOMES.index(verdict.outcome)
             if header.code in (Request.PULL, Request.PUSH, Request.PUSH_SEPARATE):
                 work = service.pull(worker, into=out[HEADER_FLOATS:].numpy())
                 rows = torch.from_numpy(np.ascontiguousarray(work.assigned.rows))
                 _header_view(out)[HEADER_FIELDS : HEADER_FIELDS + len(rows[:ROWS_IN_HEADER])] = rows[:ROWS_IN_HEADER]
                 waited = round(work.waited_seconds * NANOS_PER_SECOND)
-                _send_message(MessageHeader(last, *work.stamp, len(rows), numbers, seconds=waited), out, rank, group)
+                _send_message(MessageHeader(last, *work.stamp, len(rows), numbers, seconds=waited), rank, group, out)
                 send_tensor(rows[ROWS_IN_HEADER:], rank, group)
                 if work.ended:
                     return
                 last = NOTHING_PUSHED
             elif header.code == Request.POLL:
                 given_up = service.is_given_up(worker, stamp)
-                _send_message(
-                    MessageHeader(Request.POLL, samples=int(given_up)), torch.zeros(HEADER_FLOATS), rank, group
-                )
+                _send_message(MessageHeader(Request.POLL, samples=int(given_up)), rank, group)
             else:
                 return
     except Exception as error:  # of any kind: a thread that dies in silence would keep what its worker holds
@@ -254,8 +237,12 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
         service.leave(worker)
 
 
-def _send_message(header: MessageHeader, message: torch.Tensor, rank: int, group: dist.ProcessGroup) -> None:
-    header.write(message)
+def _send_message(
+    header: MessageHeader, rank: int, group: dist.ProcessGroup, message: torch.Tensor | None = None
+) -> None:
+    """Send a header alone, or in front of a message that has space for it."""
+    message = torch.zeros(HEADER_FLOATS) if message is None else message
+    _header_view(message)[:HEADER_FIELDS] = torch.tensor(astuple(header), dtype=torch.int64)
     send_tensor(message, rank, group)
 
 
