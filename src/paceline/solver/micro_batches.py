@@ -386,9 +386,8 @@ class _Exchanges:
         elif problem.fixed.any():  # an emptied micro-batch goes, a new one comes
             moved_ACP = moved_ACP + alone_AC[:, :, None] * problem.fixed
             received_ACP = received_ACP + (self.size_B[place_C] == 0)[:, None] * problem.fixed
-        fixed_W1, pace_W1, floor_W1 = (
-            one[:, None] for one in (problem.fleet.fixed, problem.fleet.pace, problem.fleet.floor)
-        )
+        fleet = problem.fleet
+        fixed_W1, pace_W1, floor_W1 = fleet.fixed[:, None], fleet.pace[:, None], fleet.floor[:, None]
         new_ACP = np.maximum(fixed_W1[latest] + pace_W1[latest] * (self.work_WP[latest] - moved_ACP), floor_W1[latest])
         their_ACP = np.maximum(
             fixed_W1[rank_C] + pace_W1[rank_C] * (self.work_WP[rank_C] + received_ACP), floor_W1[rank_C]
@@ -412,9 +411,7 @@ def _group_by_owner(owner_N: Sizes, owners: int) -> list[Sizes]:
 
 def _fits(needs_AD: Array, room_CD: Array) -> Mask:
     """Return which needs fit into which rooms under all caps, ``[A, C]``."""
-    fits_AC: Mask = needs_AD[:, None, 0] <= room_CD[:, 0]
-    for cap in range(1, needs_AD.shape[1]):
-        fits_AC = fits_AC & (needs_AD[:, None, cap] <= room_CD[:, cap])
+    fits_AC: Mask = np.all(needs_AD[:, None] <= room_CD, axis=2)
     return fits_AC
 
 
@@ -430,8 +427,5 @@ def _no_later(seconds_WP: Array, latest: int, rank_C: Sizes, new_ACP: Array, the
 
 
 def _subsample(samples: Sizes) -> Sizes:
-    """Return at most 64 of these samples, evenly spread."""
-    # search among 64 samples of a side, spread evenly over their costs
-    if len(samples) <= 64:
-        return samples
-    return samples[np.linspace(0, len(samples) - 1, 64).astype(np.int64)]
+    """Return at most 64 of these samples, evenly spread over their costs."""
+    return samples if len(samples) <= 64 else samples[np.linspace(0, len(samples) - 1, 64).astype(np.int64)]
