@@ -179,10 +179,10 @@ class EpochSampler:
                 f"{self.samples} samples and seed {self.seed}: create it with the same values"
             )
         epoch, place, _ = (int(value) for value in state["place"])
-        if self.epochs is not None and (epoch, place) > (self.epochs, 0):
+        reached = epoch + (place > 0)
+        if self.epochs is not None and reached > self.epochs:
             raise ValueError(
-                f"the state is in epoch {epoch + 1 if place else epoch}, but epochs is {self.epochs}: set epochs to at "
-                f"least {epoch + 1 if place else epoch}"
+                f"the state is in epoch {reached}, but epochs is {self.epochs}: set epochs to at least {reached}"
             )
 
     def _shuffle(self, epoch: int) -> None:
