@@ -65,9 +65,15 @@ class Watched:
 
     def picture(self) -> RenderableType:
         """Return the picture of the run now; raise ``FileNotFoundError`` if there is no file yet."""
-        from paceline.recording import AsyncRun
+        from paceline.recording import AsyncRun, RunReader, newest
 
-        reader = self._read()
+        path = newest(self._source)
+        if self._reader is None or self._reader.path != path:
+            self._reader, self._last_arrival = RunReader(path, keep=2000), None
+            self._reader.poll()
+        elif self._reader.poll():
+            self._last_arrival = time.monotonic()
+        reader = self._reader
         if not len(reader):
             skipped = f"; {count(reader.skipped_lines, 'line')} could not be read" if reader.skipped_lines else ""
             return Text(f"{to_printable(str(reader.path))} holds no iteration yet{skipped}")
@@ -82,17 +88,6 @@ class Watched:
         if isinstance(run, AsyncRun):
             return async_view(run, f"{count(len(reader), 'round')} recorded{ended}", silent_seconds)
         return view(run, f"{count(len(reader), 'iteration')} recorded{ended}", silent_seconds)
-
-    def _read(self) -> RunReader:
-        from paceline.recording import RunReader, newest
-
-        path = newest(self._source)
-        if self._reader is None or self._reader.path != path:
-            self._reader, self._last_arrival = RunReader(path, keep=2000), None
-            self._reader.poll()
-        elif self._reader.poll():
-            self._last_arrival = time.monotonic()
-        return self._reader
 
 
 LEVELS, ABOVE = "▁▂▃▄▅▆▇", "█"
