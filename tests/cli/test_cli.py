@@ -122,6 +122,7 @@ class Half:
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))  # to which a command adds the folder
     (tmp_path / "mine.py").write_text(OWN)
     yield "mine.py"
     for name in ("mine", "own_mine", "own_random"):

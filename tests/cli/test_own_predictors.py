@@ -34,6 +34,7 @@ class Deeper(EWMA):
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))  # to which a command adds the folder
 
     def write(error="ValueError('no idea')"):
         (tmp_path / "mine.py").write_text(MINE.format(error=error))
