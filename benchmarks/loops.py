@@ -201,10 +201,10 @@ A refused loop is run again with the lines that its refusals print.
 
 {worst}{again}## Covered, and not
 
-The parts in `tests/loops/composed.py` are covered, in any combination that makes sense. Not covered here: sharded
-models, compiled models, complex and sparse parameters, streams, budgets of tokens, losses over gathered rows, resuming,
-communication hooks, GPUs, and what `docs/reference/loops.md` lists under "What cannot be seen". The table of shapes
-there has most of them.
+The parts in `tests/loops/composed.py` are covered, in any combination that makes sense, FSDP1, FSDP2, HSDP and sparse
+embeddings among them. Not covered here: compiled models, complex parameters, streams, budgets of tokens, losses over
+gathered rows, resuming, communication hooks, GPUs, and what `docs/reference/loops.md` lists under "What cannot be
+seen". The table of shapes there has most of them.
 """
 
 AGAIN = """These seeds were not fine when they were first run, and were run again; the tables have the last verdict.
