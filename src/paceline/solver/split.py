@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Protocol, cast
 
 import numpy as np
@@ -184,20 +184,15 @@ def caution(spread: Array, risk: float = 1.0) -> Array:
 
 def log_caution(spread: Array) -> Array:
     """Return the logarithm of the full caution, ``[W]``."""
+    from statistics import NormalDist  # imported late: a one-off split does without it
+
     known = np.isfinite(spread)
     if not known.any():
         return np.zeros(len(spread))
     # log(1 + s**2) without squaring, which would overflow for a huge spread.
     sigma = np.sqrt(2 * np.log(np.hypot(1.0, np.where(known, spread, spread[known].max()))))
-    return np.asarray(_expected_maximum(len(spread)) * (sigma - sigma.min()))
-
-
-@lru_cache(maxsize=64)
-def _expected_maximum(count: int) -> float:
-    """Return the expected maximum of ``count`` standard normal numbers, by Blom's approximation."""
-    from statistics import NormalDist  # imported late: most jobs never need it
-
-    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+    expected_maximum = NormalDist().inv_cdf((len(spread) - 0.375) / (len(spread) + 0.25))
+    return np.asarray(expected_maximum * (sigma - sigma.min()))
 
 
 def _status(load: Load, sizes: Array) -> Status:
