@@ -258,8 +258,7 @@ class TorchOptimizer:
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
         """Take a step, in place, ``[P]``."""
         row = self.flat.parameters
-        shared = parameters is row
-        if not shared:
+        if parameters is not row:
             row[:] = parameters
         self.flat.set_gradient(torch.from_numpy(np.ascontiguousarray(gradient, dtype=np.float32)))
         if self.scheduler_copy is not None:
@@ -271,7 +270,7 @@ class TorchOptimizer:
         self.optimizer.step()
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate  # a scheduler goes on from it
-        if not shared:
+        if parameters is not row:
             parameters[:] = row
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
