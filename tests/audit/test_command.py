@@ -163,6 +163,33 @@ def test_script_that_fails_at_uneven_sizes_is_not_exact(tmp_path):
     assert "must match the size of tensor b (8)" in report["sentence"]
 
 
+BERT = """
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+chance = torch.Generator().manual_seed(0)
+rows = [{"input_ids": torch.randint(100, (8,), generator=chance), "labels": number % 3} for number in range(96)]
+torch.manual_seed(0)
+small = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+model = BertForSequenceClassification(BertConfig(vocab_size=100, num_labels=3, max_position_embeddings=16, **small))
+options = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, optim="sgd", use_cpu=True, report_to=[])
+trainer = Trainer(model, TrainingArguments("out", **options), train_dataset=rows)
+trainer.train()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1100)
+def test_remedy_for_a_mean_loss_in_a_trainer_works(tmp_path):
+    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, BERT))
+    assert (code, report["cause"]) == (1, "trainer"), report
+    line = re.search(r"write (.*) before trainer.train", report["remedy"])[1]
+    remedied = BERT.replace("trainer.train()", f"{line}\ntrainer.train()")
+    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, remedied))
+    assert (code, report["status"]) == (0, "exact"), report
+    assert "one process, first step" in report["runs"]
+
+
 ACCELERATE = """
 import torch
 from accelerate import Accelerator

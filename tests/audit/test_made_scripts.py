@@ -66,6 +66,8 @@ def test_sums_are_smaller_or_larger(shape):
     found = verdict(larger)
     assert told(found) == ("NOT_EXACT", "TIMES_RANKS", f"{ranks} times that of one process")
     assert (found.first_step, found.parameter) == (0, "first")
+    found = verdict(replace(larger, facts={"trainer expects a divided loss": True}))
+    assert told(found) == ("NOT_EXACT", "TRAINER", f"{ranks} times that of one process")
     odd = Made(lambda batches, state: (0.9 if len(batches[0]) > 1 else 1.0) * EXACT(batches, state), **shape)
     assert told(verdict(odd)) == ("NOT_EXACT", "UNKNOWN", "0.9 times that of one process")
 

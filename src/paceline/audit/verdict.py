@@ -271,6 +271,9 @@ class Audit:
 
     def not_exact(self, cause: Cause, difference: compare.Difference | None, detail: str = "") -> AuditVerdict:
         """Return the verdict that the script is not exact, with its cause; within the noise, an inconclusive one."""
+        divided = self.base.records[0].facts.get("trainer expects a divided loss")
+        if divided and cause in (Cause.TIMES_RANKS, Cause.NOT_DIVIDED):
+            cause = Cause.TRAINER
         step, name = difference.first_above(self.tolerance) if difference else (0, "")
         amount = difference.largest if difference else 0.0
         if difference and amount < 10 * self.tolerance and self.noise > 0:

@@ -22,7 +22,8 @@ class Cause(Enum):
 
     TERMS = (
         "each batch's loss is divided by something that the batch itself holds",
-        "divide by the sum over all ranks and micro-batches of the step, or write loss = balance.scale(loss, count)",
+        "divide by the sum over all ranks and micro-batches of the step (in transformers' Trainer: by "
+        "num_items_in_batch, in a compute_loss_func), or write loss = balance.scale(loss, count)",
         "terms",
     )
     ROWS = (
@@ -67,6 +68,11 @@ class Cause(Enum):
         "the gradient grows with the number of ranks",
         "DistributedDataParallel averages over the ranks already: do not sum or multiply by their number as well",
         "sums",
+    )
+    TRAINER = (
+        "the model's loss is a mean, but transformers' Trainer expects one divided by num_items_in_batch",
+        "write trainer.model_accepts_loss_kwargs = False before trainer.train()",
+        "trainer",
     )
     NOT_WEIGHTED = (
         "ranks have the same weight although their batches differ in size",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,8 @@ class StepRecorder:
             self.note(scale=self._norm() / (self._backward_norm or float("nan")))
         for loader in self._balanced_loaders:
             self.note(sizes=[int(size) for size in loader.batch_sizes])
+        if not self.record.steps:
+            self.record.facts["trainer expects a divided loss"] = trainer_expects_divided_loss()
         parameters = self._parameters(optimizer)
         for name, parameter in parameters.items():
             self.record.start.setdefault(name, fold_values(parameter))
@@ -309,6 +312,15 @@ class StepRecorder:
     @staticmethod
     def _world_size() -> int:
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def trainer_expects_divided_loss() -> bool:
+    """Return whether transformers' Trainer takes this step, and expects the model to divide its loss by all tokens."""
+    for frame, _ in traceback.walk_stack(None):
+        trainer = frame.f_locals.get("self")
+        if any(kind.__module__ == "transformers.trainer" for kind in type(trainer).__mro__):
+            return bool(getattr(trainer, "model_accepts_loss_kwargs", False))
+    return False
 
 
 def gradients(parameters: dict[str, torch.Tensor]) -> dict[str, Array]:
