@@ -133,8 +133,6 @@ class BatchTime(NestedPredictor):
         self._relative = named(relative_speed)
         self._inner = (self._relative,)
 
-    # -- fitting -------------------------------------------------------------------------------------------------
-
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""
         traces = list(fit_options.drop_held_out(traces))
@@ -193,8 +191,6 @@ class BatchTime(NestedPredictor):
         median[CURVE_FIELDS.index("most")] = np.inf  # other devices' memory says nothing about this one's
         return np.asarray(median)
 
-    # -- the fleet, here and in the relative speed's predictor ---------------------------------------------------------
-
     def reset(self, workers: Sequence[str]) -> None:
         self._require_devices(tuple(map(str, workers)))
         super().reset(workers)
@@ -241,8 +237,6 @@ class BatchTime(NestedPredictor):
                 f"{np.shape(curves)}: {DAMAGED}"
             )
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
-
-    # -- learning ------------------------------------------------------------------------------------------------
 
     def initial_state(self, count: int) -> dict[str, Array]:
         rows = {name: np.full(count, value) for name, value in zip(CURVE_FIELDS, PROPORTIONAL_CURVE, strict=True)}
@@ -313,8 +307,6 @@ class BatchTime(NestedPredictor):
         ratio_W = now_W * _curve_seconds(rows, rows["last"]) / rows["last_seconds"]
         # a forecast time wrong by more than a factor of 2 counts as wrong by 2
         return np.minimum(np.maximum(ratio_W, 0.5), 2.0)
-
-    # -- forecasting ---------------------------------------------------------------------------------------------
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         rows = self.state

@@ -100,8 +100,6 @@ class Calibrated(NestedPredictor):
         """Return the numbers kept of each forecast: 1 for the expected log speed, and one for each quantile."""
         return 1 + len(QUANTILE_LEVELS)
 
-    # -- forecasting ---------------------------------------------------------------------------------------------
-
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         speed_W, curves = self._inner_forecast(covariates_WD, horizon)
         horizon_state = self._horizon_state(horizon) if horizon > 1 else None
@@ -141,8 +139,6 @@ class Calibrated(NestedPredictor):
 
     def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
         return self._inner[0].forecast_speed_at(samples_W, covariates_WD)
-
-    # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         for horizon_state in self._active_horizons() if self._horizon_states else ():

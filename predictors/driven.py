@@ -76,8 +76,6 @@ class DrivenAverages(FleetPredictor):
             "iterations": np.zeros(1),
         }
 
-    # -- forecasting ---------------------------------------------------------------------------------------------
-
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
@@ -116,8 +114,6 @@ class DrivenAverages(FleetPredictor):
         step_W = move_WK @ fleet["effects"][places]
         np.minimum(np.maximum(step_W, -MAX_STEP, out=step_W), MAX_STEP, out=step_W)
         return _CovariateMoves(rows["level"], covariates_WD, now_WK, off_WK, move_WK, step_W)
-
-    # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         if covariates_WD is not self._last_covariates:  # without covariates the same object comes again

@@ -61,8 +61,6 @@ class PeriodicEvents(NestedPredictor):
             "due_effect": np.zeros(count),
         }
 
-    # -- forecasting ---------------------------------------------------------------------------------------------
-
     def _find_due(self, horizon: int = 1) -> Mask | None:
         """Return who has a scheduled event in the iteration ``horizon`` ahead, ``None`` if no worker has."""
         event_W = self.state["due"] == self.state["seen"] + (horizon - 1)
@@ -100,8 +98,6 @@ class PeriodicEvents(NestedPredictor):
                 floor_W, slope_W, intercept_W = (c / factor_W for c in (curves.floor, curves.slope, curves.intercept))
                 curves = Curves(floor_W, slope_W, intercept_W, curves.limit)
         return Forecast(speed_W, self._spread(speed_W, horizon), curves)
-
-    # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         inner, rows = self._inner[0], self.state

@@ -170,8 +170,6 @@ class FixedPart:
         self._reference = None if np.isnan(reference) else reference
         self._set_rows(rows)
 
-    # -- parts ---------------------------------------------------------------------------------------------------
-
     def _clear(self) -> None:
         self._reference = None
         self._set_rows(_fresh_rows(len(self.workers)))

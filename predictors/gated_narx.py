@@ -45,8 +45,6 @@ SCALE_SMOOTHING, MAX_CHANGE = 0.05, 5.0
 NUM_ECHOES = 4
 """Past changes that the newest one is compared with: noise reverts at once, a random walk does not."""
 
-# -- what the network sees ---------------------------------------------------------------------------------------
-
 
 def gate_inputs(state_rows: StateRows, standard_WD: Array, known_WD: Array) -> tuple[Array, Array, Array]:
     """Return inputs ``[W, F]``, references ``[W, R]`` and the second head's unit ``[W]``, in running scales.
@@ -84,9 +82,6 @@ def covariate_columns(covariates: int, covariate_lags: int) -> Array:
     """Return which inputs are derived from which covariate, ``[D, F]`` of 0 and 1."""
     of_speeds = np.zeros((covariates, NUM_OFFSETS + 2 + NUM_ECHOES))
     return np.concatenate([of_speeds, np.tile(np.eye(covariates), 4 + covariate_lags)], axis=1)
-
-
-# -- how it moves on ---------------------------------------------------------------------------------------------
 
 
 def advance_memory(state_rows: StateRows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> StateRows:
@@ -211,8 +206,6 @@ class GatedNARX(Network):
         if pretrained:
             self.load_fitted_state(_load_shipped_state())
 
-    # -- serving -------------------------------------------------------------------------------------------------
-
     def initial_state(self, count: int) -> dict[str, Array]:
         covariates = len(self.covariate_names_)
         return {
@@ -273,8 +266,6 @@ class GatedNARX(Network):
 
     def _advance(self, state_rows: StateRows, log_speed_W: Array, covariates_WD: Array) -> StateRows:
         return advance_memory(state_rows, log_speed_W, *self._standardize(state_rows, covariates_WD))
-
-    # -- fitting -------------------------------------------------------------------------------------------------
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""

@@ -198,8 +198,6 @@ class RLS(FleetPredictor):
         self._cached: tuple[Array, Array, Array, Array] | None = None
         self._set_zero_prior()
 
-    # -- the prior that fitting learns ---------------------------------------------------------------------------
-
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Learn from traces that may be read more than once and never all at once."""
         summary = fit_options.summarize(traces)
@@ -245,8 +243,6 @@ class RLS(FleetPredictor):
         if not (self.prior_variance_ > 0).all():
             raise ValueError(f"the saved prior_variance must be above 0: {DAMAGED}")
 
-    # -- serving -------------------------------------------------------------------------------------------------
-
     def initial_state(self, count: int) -> dict[str, Array]:
         return initial_inputs(count, len(self.covariate_names_)) | {
             "weights": np.tile(self.prior_weights_, (count, 1)),
@@ -265,8 +261,6 @@ class RLS(FleetPredictor):
             scale_W = running_scale(self.state)
             cached = self._cached = (memory_WR, covariates_WD, make_inputs(self.state, covariates_WD, scale_W), scale_W)
         return cached[2], cached[3]
-
-    # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(covariates_WD)

@@ -108,8 +108,6 @@ class Mixture(NestedPredictor):
             answer.expected_WE[forgotten_W] = np.nan
             answer.mean_W[forgotten_W] = np.nan
 
-    # -- forecasting ---------------------------------------------------------------------------------------------
-
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
@@ -149,8 +147,6 @@ class Mixture(NestedPredictor):
         for inner, mine_WD in self._pair_with_covariates(covariates_WD):
             expected_EW[end : (end := end + inner.columns)] = forecast(inner, mine_WD).T
         return expected_EW.T
-
-    # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, answers = np.log(speed_W), self._cached_forecasts

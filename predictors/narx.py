@@ -110,8 +110,6 @@ class NARX(Network):
         gains = self._validation_loss(windows, with_path) < 0.97 * self._validation_loss(windows, alone)
         self.weights_ = with_path if gains else alone
 
-    # -- serving -------------------------------------------------------------------------------------------------
-
     def initial_state(self, count: int) -> dict[str, Array]:
         covariates = len(self.covariate_names_)
         return {
@@ -172,8 +170,6 @@ class NARX(Network):
         # clipped at 10 standard deviations: the network was not fitted farther out
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -10.0, 10.0)
         return np.where(np.isnan(standard_WD), state_rows["past_covariates"][:, 0], standard_WD)
-
-    # -- fitting -------------------------------------------------------------------------------------------------
 
     def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
         roles = fit_options.window_roles(trace, self.training.validation)

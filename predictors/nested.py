@@ -196,8 +196,6 @@ class NestedPredictor(FleetPredictor):
         for part in self._parts():
             part._forget(forgotten_W)
 
-    # -- horizons above 1 ----------------------------------------------------------------------------------------
-
     def _horizon_state(self, horizon: int) -> HorizonState | None:
         """Return the state for a horizon, made at the first request; ``None`` for the next iteration, or beyond limits.
 
@@ -233,8 +231,6 @@ class NestedPredictor(FleetPredictor):
 
     def _horizon_record_width(self) -> int:
         return 1
-
-    # -- saving and resuming -------------------------------------------------------------------------------------
 
     def _parts(self) -> list[FleetPredictor]:
         return [*self._inner, *self._horizon_states.values()]

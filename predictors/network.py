@@ -224,8 +224,6 @@ class Network(FleetPredictor):
             yield served.state, covariates_WD, log_speed_W
             served.state = served._advance(served.state, log_speed_W, covariates_WD)
 
-    # -- serving -------------------------------------------------------------------------------------------------
-
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         self.state = self._advance(self.state, np.log(speed_W), covariates_WD)
 
@@ -245,8 +243,6 @@ class Network(FleetPredictor):
     @abstractmethod
     def _advance(self, state_rows: StateRows, log_speed_W: Array, covariates_WD: Array) -> StateRows:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
-
-    # -- saving --------------------------------------------------------------------------------------------------
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         return {

@@ -66,8 +66,6 @@ class Pooled(NestedPredictor):
             "prior": np.zeros(inputs),
         }
 
-    # -- horizons above 1 ----------------------------------------------------------------------------------------
-
     def _initial_horizon_state(self, count: int) -> dict[str, Array]:
         return {}
 
@@ -81,8 +79,6 @@ class Pooled(NestedPredictor):
     def _start_horizon(self, horizon_state: HorizonState) -> None:
         """Start with the weights of the next iteration, but without its evidence."""
         horizon_state.shared_state.update(weights=self.shared_state["weights"], prior=self.shared_state["weights"])
-
-    # -- forecasting ---------------------------------------------------------------------------------------------
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the forecasts with the correction and without, ``[W, C]``."""
@@ -115,8 +111,6 @@ class Pooled(NestedPredictor):
         answer = _CachedForecast(memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, log_W)
         answer.step_W = answer.step_by(self.shared_state["weights"])
         return answer
-
-    # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         answer, log_speed_W = self._get_forecast(covariates_WD), np.log(speed_W)

@@ -50,8 +50,6 @@ class RecurrentPredictor(Network):
     def step_cell(self, inputs_WF: Array, state_WH: Array) -> Array:
         """Return the state after one more step."""
 
-    # -- serving -------------------------------------------------------------------------------------------------
-
     def initial_state(self, count: int) -> dict[str, Array]:
         return {
             "log_speed": np.full(count, np.nan),
@@ -99,8 +97,6 @@ class RecurrentPredictor(Network):
             seen_W = np.isfinite(log_speed_W if new.ndim == 1 else log_speed_W[:, None])
             later[name] = np.where(seen_W, new, state_rows[name])
         return state_rows | later | {"last_covariates": self._standardize(state_rows, covariates_WD)}
-
-    # -- fitting -------------------------------------------------------------------------------------------------
 
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
         from paceline.predictors.torch_fit import fit_recurrent

@@ -75,8 +75,6 @@ class Source:
         """Return the number of files, or of traces in memory."""
         return len(self._loads)
 
-    # -- passes --------------------------------------------------------------------------------------------------
-
     def _first_pass(self) -> Iterator[Trace]:
         self.trace_names, self._num_usable = [], {}
         derived: list[str] = []
@@ -125,8 +123,6 @@ class Source:
         if self.strict:
             raise ValueError(text) from error
         self.left_out.setdefault(str(file), text)
-
-    # -- where traces come from ----------------------------------------------------------------------------------
 
     def _make_loads(self, traces: TraceSource) -> list[tuple[str, LoadTraces]]:
         if isinstance(traces, str | Path):
