@@ -53,7 +53,6 @@ class DrivenAverages(FleetPredictor):
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
-        """The covariates that the corrected average reads."""
         return self.covariates
 
     def initial_state(self, count: int) -> dict[str, Array]:

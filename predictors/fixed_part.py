@@ -71,12 +71,10 @@ class FixedPart:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The fleet, in the order of every array."""
         return self.predictor.workers
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
-        """The covariates that the inner predictor reads."""
         return self.predictor.covariate_names
 
     @property
@@ -86,7 +84,6 @@ class FixedPart:
         return self._fixed_seconds(seconds_W) / seconds_W
 
     def fit(self, traces: Trace | Iterable[Trace]) -> Self:
-        """Fit the inner predictor to these traces."""
         self.predictor.fit(traces)
         self._clear()
         return self

@@ -268,7 +268,6 @@ class GatedNARX(Network):
         return advance_memory(state_rows, log_speed_W, *self._standardize(state_rows, covariates_WD))
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
-        """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         return super().fit_streamed(traces, replace(fit_options, warm_start=fit_options.warm_start or self.pretrained))
 
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:

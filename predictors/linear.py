@@ -96,17 +96,13 @@ def bound_step(step: Array, reach_W: Array) -> Array:
     return np.asarray(np.minimum(np.maximum(step, -reach_W), reach_W))
 
 
-def input_penalty(inputs_WF: Array, inputs: int) -> Array:
-    """Return the factor by which an example counts less for its inputs: their mean square over Huber's, or 1.
+def example_penalty(error_W: Array, inputs_WF: Array, inputs: int) -> Array:
+    """Return the factor by which an example counts less, 1 for a usual one: Huber's, of its error and of its inputs.
 
     ``inputs`` is the number of all inputs, those that are 0 throughout and left out included.
     """
     square_W = np.add.reduce(np.square(inputs_WF), axis=1)
-    return np.asarray(np.maximum(square_W / (HUBER_BOUND**2 * inputs), 1.0))
-
-
-def example_penalty(error_W: Array, far_W: Array) -> Array:
-    """Return the factor by which an example counts less, 1 for a usual one: Huber's weights times ``input_penalty``."""
+    far_W = np.maximum(square_W / (HUBER_BOUND**2 * inputs), 1.0)
     return np.asarray(np.maximum(np.abs(error_W) / HUBER_BOUND, 1.0) * far_W)
 
 
@@ -199,7 +195,6 @@ class RLS(FleetPredictor):
         self._set_zero_prior()
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
-        """Learn from traces that may be read more than once and never all at once."""
         summary = fit_options.summarize(traces)
         # With a warm start workers start from the earlier prior, and move it as far as they move.
         if not fit_options.warm_start:
@@ -266,7 +261,7 @@ class RLS(FleetPredictor):
         log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(covariates_WD)
         target_W = target_change(self.state, log_speed_W, scale_W)
         error_W = target_W - np.add.reduce(inputs_WF * self.state["weights"], axis=1)
-        self._step(inputs_WF, error_W, example_penalty(error_W, input_penalty(inputs_WF, inputs_WF.shape[1])))
+        self._step(inputs_WF, error_W, example_penalty(error_W, inputs_WF, inputs_WF.shape[1]))
         self._cached = None
         advance_inputs(self.state, log_speed_W, covariates_WD, scale_W)
 

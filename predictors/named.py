@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any
 
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.network import Training
 
 registry: dict[str, type[FleetPredictor]] = {}
 """Every registered class by its plain name. ``predictors/__init__.py`` fills it, so that a predictor made of others can
@@ -83,26 +84,13 @@ def build_predictor(predictor_class: type[FleetPredictor], arguments: str) -> Fl
     if isinstance(values.get("covariates"), str):
         values["covariates"] = (values["covariates"],)
     if "training" in parameters:
-        values = _gather_training(values, parameters["training"].default, set(parameters))
-    unknown = [argument for argument in values if argument not in parameters]
-    if unknown:
+        default = parameters["training"].default
+        names = values.keys() & Training.__dataclass_fields__.keys() - parameters.keys()
+        if options := {name: values.pop(name) for name in names}:  # such as learning_rate
+            values["training"] = replace(default if isinstance(default, Training) else Training(), **options)
+    if unknown := [argument for argument in values if argument not in parameters]:
         raise ValueError(f"{predictor_class.__name__} has no argument {unknown}; it has {list(parameters)}")
     return predictor_class(**values)
-
-
-def _gather_training(argument_values: dict[str, Any], default: object, arguments: set[str]) -> dict[str, Any]:
-    """Return the arguments with those of :class:`Training`, such as ``learning_rate``, gathered in ``training``."""
-    from paceline.predictors.network import Training
-
-    inside = {
-        name: value
-        for name, value in argument_values.items()
-        if name in Training.__dataclass_fields__.keys() - arguments
-    }
-    if not inside:
-        return argument_values
-    start = default if isinstance(default, Training) else Training()
-    return {n: v for n, v in argument_values.items() if n not in inside} | {"training": replace(start, **inside)}
 
 
 def _parse_arguments(typed_arguments: str) -> dict[str, Any]:

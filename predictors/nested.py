@@ -78,11 +78,9 @@ class PredictorAdapter(FleetPredictor):
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
-        """The covariates that it reads."""
         return tuple(self.predictor.covariate_names)
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
-        """Fit the predictor to a stream, if it can be fitted to one."""
         fit_with(self.predictor, traces, fit_options)
         return self
 
@@ -163,7 +161,6 @@ class NestedPredictor(FleetPredictor):
         return [name for inner in self._inner for name in inner.covariate_names]
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
-        """Fit the inner predictors to traces that may be read more than once and never all at once."""
         for inner in self._inner:
             fit_with(inner, traces, fit_options)
         self._cached_layout = self._cached_pairs = None

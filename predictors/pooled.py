@@ -17,7 +17,6 @@ from paceline.predictors.linear import (
     bound_step,
     example_penalty,
     initial_inputs,
-    input_penalty,
     make_inputs,
     max_step,
     running_scale,
@@ -138,7 +137,7 @@ class Pooled(NestedPredictor):
     def _learn_weights(self, fleet: dict[str, Array], target_W: Array, step_W: Array, inputs_WF: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
         error_W = target_W - step_W
-        doubt_W = example_penalty(error_W, input_penalty(inputs_WF, len(fleet["weights"])))
+        doubt_W = example_penalty(error_W, inputs_WF, len(fleet["weights"]))
         if not all_finite(error_W):
             seen_W = np.isfinite(error_W)
             if not any_true(seen_W):

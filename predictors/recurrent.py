@@ -179,14 +179,7 @@ class SimpleRNN(RecurrentPredictor):
 class LSTM(RecurrentPredictor):
     """Long short-term memory: a recurrent network with a memory that gates write, forget and read.
 
-    Parameters
-    ----------
-    hidden
-        Units of the layer.
-    covariates
-        Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
-    training
-        How it is trained.
+    Its parameters are those of :class:`SimpleRNN`.
 
     Notes
     -----
