@@ -62,9 +62,9 @@ MAX_ITERATION = 2**53 - 1
 
 def rename_columns(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataFrame:
     """Return the frame with a trace's names for its columns; a number is the value of every row."""
-    known = (*REQUIRED_COLUMNS, *(name for name in MEASURED_COLUMNS if name not in REQUIRED_COLUMNS))
+    known = list(dict.fromkeys((*REQUIRED_COLUMNS, *MEASURED_COLUMNS)))
     if unknown := [name for name in columns if name not in known]:
-        raise ValueError(f"columns {unknown} are not columns of a trace; those that can be mapped are {list(known)}")
+        raise ValueError(f"columns {unknown} are not columns of a trace; those that can be mapped are {known}")
     named = {name: column for name, column in columns.items() if isinstance(column, str)}
     if lacking := [column for column in named.values() if column not in frame.columns]:
         raise ValueError(f"columns {lacking} are missing; the table has {list(frame.columns)}")
@@ -102,10 +102,10 @@ def convert_to_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "
             found[name] = numeric_column(found, str(name)) * unit_seconds(unit)
         elif name == "start" and start_unit != "s":
             found[name] = numeric_column(found, str(name)) * unit_seconds(start_unit)
-    if "start" in found.columns and (implausible := numeric_column(found, "start") > MAX_TIME).any():
+    start_N = numeric_column(found, "start") if "start" in found.columns else np.empty(0)
+    if (implausible := start_N > MAX_TIME).any():
         at = _first_index(implausible)
-        time = numeric_column(found, "start")[at]
-        fits = next((unit for unit in ("ms", "us") if time * unit_seconds(unit) <= MAX_TIME), "ns")
+        fits = next((unit for unit in ("ms", "us") if start_N[at] * unit_seconds(unit) <= MAX_TIME), "ns")
         raise ValueError(
             f"column 'start' must hold seconds since 1970, but row {found.index[at]} holds "
             f"{_cell_text(found['start'], at)}, after the year 2100; name its unit: start_unit={fits}"
@@ -167,9 +167,7 @@ def _check_names_and_ranges(frame: pd.DataFrame) -> None:
         raise ValueError(
             f"column 'worker' must name a worker in every row, but row {frame.index[_first_index(nameless)]} is empty"
         )
-    for name in (*BASE_COLUMNS[:4], WORK_COLUMN):
-        if name not in frame.columns:
-            continue
+    for name in (name for name in MEASURED_COLUMNS if name in frame.columns and name != "start"):
         values = numeric_column(frame, name)
         if (bad := (values < 0) | (values > MAX_VALUE)).any():
             at = _first_index(bad)
@@ -208,16 +206,15 @@ def numeric_column(frame: pd.DataFrame, column_name: str) -> NDArray[np.float64]
     """Return a column as numbers."""
     import pandas as pd
 
-    kind = frame[column_name].dtype
-    if kind == np.float64 or (isinstance(kind, np.dtype) and kind.kind in "iu"):
-        return frame[column_name].to_numpy(dtype=np.float64)
-    numbers = pd.to_numeric(frame[column_name], errors="coerce")
-    broken = numbers.isna() & frame[column_name].notna()
+    column = frame[column_name]
+    if column.dtype == np.float64 or (isinstance(column.dtype, np.dtype) and column.dtype.kind in "iu"):
+        return column.to_numpy(dtype=np.float64)
+    numbers = pd.to_numeric(column, errors="coerce")
+    broken = numbers.isna() & column.notna()
     if broken.any():
         at = _first_index(broken)
         raise ValueError(
-            f"column {column_name!r} must hold numbers, but row {frame.index[at]} holds "
-            f"{_cell_text(frame[column_name], at)}"
+            f"column {column_name!r} must hold numbers, but row {frame.index[at]} holds {_cell_text(column, at)}"
         )
     return numbers.to_numpy(dtype=np.float64)
 

@@ -119,11 +119,9 @@ def read_job(format: Format, files: Sequence[Path], **options: Any) -> Iterator[
         raise ValueError(f"unknown options {unknown} for format {format.name!r}; it accepts {accepted}")
     try:
         for trace in format.read(files, **options):
-            # what the reader was tried on, and frozen covariates
-            known = (
-                {} if format.tested_on == NATIVE_FORMAT else {"format": format.name, "reader_seen": format.tested_on}
-            )
-            meta = {**known, **trace.meta}
+            meta = dict(trace.meta)
+            if format.tested_on != NATIVE_FORMAT:
+                meta = {"format": format.name, "reader_seen": format.tested_on, **meta}
             if sentence := stuck_covariates_note(trace):
                 meta["frozen"] = sentence
             yield trace if meta == trace.meta else replace(trace, meta=meta)
@@ -146,23 +144,23 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
         return FORMATS["csv"]  # the library's own names: no other format has them all
     names = tables.read_column_names(path, text)
     matching = [one for one in FORMATS.values() if one.matches(path, text)]
-    if options and matching and not any(set(options) <= set(_option_names(one)) for one in matching):
+    if options and not any(set(options) <= set(_option_names(one)) for one in matching):
         matching = [one for one in matching if not tables.is_table_with(names, options)]  # they describe a plain table
-    if not matching and tables.is_table_with(names, options or {}):
-        return FORMATS[tables.table_kind(text)]
-    if len(matching) > 1:
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
         raise ValueError(
             f"{path} matches several formats, {[one.name for one in matching]}: name one of them as format"
         )
-    if not matching and (advice_text := profilers.suggest_logging(text)):
-        raise ValueError(f"{path} {advice_text}")
-    if not matching:
-        what_to_do = (
-            ": name its format, one of those that `paceline data list formats` shows; a plain table must have the "
-            "columns worker, iteration, samples and seconds, or options such as --with worker=rank that name them"
-        )
-        raise ValueError(f"{path} matches no known format{option_advice(names) or what_to_do}")
-    return matching[0]
+    if tables.is_table_with(names, options or {}):
+        return FORMATS[tables.table_kind(text)]
+    if instead := profilers.suggest_logging(text):
+        raise ValueError(f"{path} {instead}")
+    what_to_do = (
+        ": name its format, one of those that `paceline data list formats` shows; a plain table must have the "
+        "columns worker, iteration, samples and seconds, or options such as --with worker=rank that name them"
+    )
+    raise ValueError(f"{path} matches no known format{option_advice(names) or what_to_do}")
 
 
 def iter_jobs(
@@ -193,11 +191,8 @@ def iter_jobs(
             continue
         if name in (None, chosen.name):
             local = file.relative_to(path)
-            job = (
-                ("", strip_ranks(local))
-                if chosen.per_rank and rank_in_path(local)
-                else (str(local.parent), chosen.job(file))
-            )
+            one_rank = chosen.per_rank and rank_in_path(local)
+            job = ("", strip_ranks(local)) if one_rank else (str(local.parent), chosen.job(file))
             jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
         wanted = "a recognized format" if name is None else f"the format {name}"
@@ -207,6 +202,5 @@ def iter_jobs(
 
 
 def _option_names(file_format: Format) -> list[str]:
-    return [
-        name for name, one in inspect.signature(file_format.read).parameters.items() if one.kind is one.KEYWORD_ONLY
-    ]
+    parameters = inspect.signature(file_format.read).parameters.values()
+    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]

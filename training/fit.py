@@ -185,9 +185,8 @@ def fit(
     if (left := list(source.left_out.values())) and is_first:
         more = f"; and {len(left) - 10} more" if len(left) > 10 else ""
         warnings.warn(f"{len(left)} files were left out of the fit: {'; '.join(left[:10])}{more}", stacklevel=2)
-    logger.info(
-        "fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.trace_names), _seconds_since(began)
-    )
+    kind, count = type(predictor).__name__, len(source.trace_names)
+    logger.info("fitted %s to %d traces in %.1f s", kind, count, _seconds_since(began))
     return fitted
 
 

@@ -48,16 +48,12 @@ def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = 
     """
     from safetensors.numpy import save
 
-    learned = {
-        n.removeprefix("learned/"): value for n, value in predictor.state_dict().items() if n.startswith("learned/")
-    }
+    state, params = predictor.state_dict(), predictor.get_params(deep=False)
+    learned = {n.removeprefix("learned/"): value for n, value in state.items() if n.startswith("learned/")}
     about = {
         "format_version": FORMAT_VERSION,
         "kind": type(predictor).__name__,
-        "configuration": {
-            n: asdict(value) if isinstance(value, Training) else value
-            for n, value in predictor.get_params(deep=False).items()
-        },
+        "configuration": {n: asdict(one) if isinstance(one, Training) else one for n, one in params.items()},
         "fitted_on": fitted_on,
         "text": {name: value.tolist() for name, value in learned.items() if value.dtype.kind == "U"},
     }
@@ -90,17 +86,16 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}")
     about, numbers = _read_file(path)
-    if about["kind"] not in {kind.__name__ for kind in kinds}:
+    known = {kind.__name__: kind for kind in kinds}
+    if about["kind"] not in known:
         raise ValueError(
-            f"{path} holds a {about['kind']}, which is not one of {[kind.__name__ for kind in kinds]}; "
-            "pass its class in kinds=[...]"
+            f"{path} holds a {about['kind']}, which is not one of {list(known)}; pass its class in kinds=[...]"
         )
     try:
-        kind = {kind.__name__: kind for kind in kinds}[about["kind"]]
         arguments = dict(about["configuration"])
         if training := arguments.get("training"):
             arguments["training"] = Training(**training)
-        predictor = kind(**arguments)
+        predictor = known[about["kind"]](**arguments)
         text = {name: np.array(value, dtype=np.str_) for name, value in about["text"].items()}
         predictor.load_state_dict({f"learned/{n}": value for n, value in (numbers | text).items()})
         _try_on_fleets(predictor)
@@ -188,9 +183,8 @@ def _parse_header(path: Path, header: str) -> dict[str, Any]:
                 f"{path}: {name!r} in the model's header must be a list of texts, got {words!r:.80}: fit the model "
                 "again"
             )
-        if (
-            len(words) * max(map(len, words), default=0) > MAX_HEADER_CHARS
-        ):  # an array gives each the room of the longest
+        longest = max(map(len, words), default=0)  # an array takes as much for each
+        if len(words) * longest > MAX_HEADER_CHARS:
             raise ValueError(f"{path}: the texts {name!r} in the model's header are too long: fit the model again")
     return about
 

@@ -140,24 +140,16 @@ def profile(
             break
     order = random.Random(0)
     for _ in range(max_passes - 1):
-        uncertain = [
-            size for size, seconds in visits.items() if seconds and not median_uncertainty(seconds) <= precision
-        ]
+        uncertainty = {size: median_uncertainty(seconds) for size, seconds in visits.items() if seconds}
+        uncertain = [size for size, share in uncertainty.items() if not share <= precision]
         for size in order.sample(uncertain, len(uncertain)):
             measure(size)
-    device_model = ("measured", name or device_name, model)
+    curve = ("measured", name or device_name, model)
     rows = [
-        (
-            *device_model,
-            float(size),
-            statistics.median(seconds or [math.nan]),
-            math.nan,
-            "",
-            median_uncertainty(seconds),
-        )
-        for size, seconds in visits.items()
+        (*curve, float(size), statistics.median(seconds or [math.nan]), math.nan, "", median_uncertainty(seconds))
+        for size, seconds in sorted(visits.items())
     ]
-    return pd.DataFrame(rows, columns=[*PROFILE_COLUMNS, UNCERTAINTY_COLUMN]).sort_values("batch", ignore_index=True)
+    return pd.DataFrame(rows, columns=[*PROFILE_COLUMNS, UNCERTAINTY_COLUMN])
 
 
 def median_uncertainty(seconds: Sequence[float]) -> float:
@@ -254,6 +246,5 @@ def _cuda_seconds(step: Step, device: str, repeats: int) -> list[float]:
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    if not isinstance(error, RuntimeError):  # torch raises its memory errors as RuntimeError
-        return False
-    return any(words in str(error) for words in ("out of memory", "can't allocate memory", "not enough memory"))
+    words = ("out of memory", "can't allocate memory", "not enough memory")  # torch raises these as RuntimeError
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in words)
