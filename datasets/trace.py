@@ -100,9 +100,7 @@ class Trace:
         values: dict[str, object] = {
             "samples": _validate_panel("samples", samples, shape),
             "seconds": panel,
-            **{
-                name: None if given is None else _validate_panel(name, given, shape) for name, given in optional.items()
-            },
+            **{name: None if one is None else _validate_panel(name, one, shape) for name, one in optional.items()},
             "covariates": _validate_covariates(covariates, shape, tuple(covariate_names)),
             "covariate_names": _validate_distinct("covariate_names", tuple(map(str, covariate_names))),
             "workers": _validate_distinct("workers", workers, count=shape[1]),
@@ -264,9 +262,8 @@ class Trace:
         >>> Trace.from_frame(frame, columns={"seconds": "duration_ms", "samples": 8}, unit="ms").speed
         array([[32.]])
         """
-        panels = tidy.frame_to_panels(
-            tidy.convert_to_seconds(tidy.rename_columns(frame, columns or {}), unit, start_unit)
-        )
+        renamed = tidy.rename_columns(frame, columns or {})
+        panels = tidy.frame_to_panels(tidy.convert_to_seconds(renamed, unit, start_unit))
         return cls(**{**panels, "meta": {**(meta or {}), **panels["meta"]}})
 
     def save(self, path: str | Path) -> Path:

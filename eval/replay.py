@@ -235,9 +235,7 @@ def replay(
         **schemes,
         ORACLE_SCHEME: Oracle(trace.speed, curves),
     }
-    ran = {
-        name: list(iter_replay(scheme, trace, global_batch=batch, curves=curves)) for name, scheme in everyone.items()
-    }
+    ran = {name: list(iter_replay(one, trace, global_batch=batch, curves=curves)) for name, one in everyone.items()}
     scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
     return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()), global_batch=batch, note=note)
 
@@ -330,9 +328,8 @@ class Balanced:
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
         self._checked_predictor = _CheckedPredictor(self.predictor, tuple(workers))
-        self.balancer = LoadBalancer(
-            self._checked_predictor, workers=workers, global_batch=global_batch, policy=self.policy
-        )
+        predictor = self._checked_predictor
+        self.balancer = LoadBalancer(predictor, workers=workers, global_batch=global_batch, policy=self.policy)
         self._report: Report | None = None
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:

@@ -99,9 +99,8 @@ class Auto(Calibrated):
 
     def _track_error(self, error_W: Array) -> None:
         """Forget, before this report is learned, what was seen in a warm-up or before a jump; track the quantiles."""
-        if np.minimum.reduce(self.state["compared"]) < WARM_UP_REPORTS and any_true(
-            warming_W := self._find_warming_up(error_W)
-        ):
+        any_young = np.minimum.reduce(self.state["compared"]) < WARM_UP_REPORTS
+        if any_young and any_true(warming_W := self._find_warming_up(error_W)):
             self._forget(warming_W)
             error_W = np.where(warming_W, np.nan, error_W)
         self._faster_W = None

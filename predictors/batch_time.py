@@ -38,9 +38,7 @@ PROPORTIONAL_CURVE = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
 """The curve of an unknown device: its relative speed then equals its speed in samples/s."""
 
 
-def fit_device_curves(
-    traces: Iterable[Trace], device_of: Callable[[str], str], *, near: float | None = None
-) -> dict[str, Array]:
+def fit_device_curves(traces: Iterable[Trace], device_of: Callable[[str], str], near: float | None) -> dict[str, Array]:
     """Fit one curve to each device type whose batch size varied, ``[F]`` each; the others get none.
 
     A curve can only come from a job in which the device's batch size varied. If the size is constant within each job
@@ -136,7 +134,7 @@ class BatchTime(NestedPredictor):
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""
         traces = list(fit_options.drop_held_out(traces))
-        self.curves_ |= fit_device_curves(traces, self._device_type, near=self.near)
+        self.curves_ |= fit_device_curves(traces, self._device_type, self.near)
         # With seconds under the curve in place of samples, samples / seconds is curve(x) / t: the relative speed. It is
         # a speed of its own, so what is known of the traces' covariates is looked up again.
         relatives = []

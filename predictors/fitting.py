@@ -6,7 +6,8 @@ Axes: T iterations, W workers, D covariates.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -80,21 +81,20 @@ class TraceSummary:
     def of(cls, traces: Iterable[Trace], held_out: Callable[[str], bool] = lambda worker: False) -> Self:
         """Pass over the traces once; the spread of covariates leaves out the workers for which ``held_out`` is true."""
         lengths: list[int] = []
-        speeds, workers, covariates = 0, dict[str, None](), dict[str, Moments]()
-        shared: Sequence[str] | None = None
+        speeds, workers, covariates, times_seen = 0, dict[str, None](), dict[str, Moments](), Counter[str]()
         for trace in traces:
             lengths.append(len(trace))
             speeds += int(np.isfinite(trace.speed).sum())
             workers |= dict.fromkeys(trace.workers)
-            before = trace.covariate_names if shared is None else shared
-            shared = [name for name in before if name in trace.covariate_names]
+            times_seen.update(trace.covariate_names)
             fitted_W = np.array([not held_out(worker) for worker in trace.workers])
             for name in trace.covariate_names:
                 values = np.asarray(trace.covariates_named([name]))
                 covariates[name] = covariates.get(name, Moments()) + Moments.of(values[:, fitted_W, 0])
         if not lengths:
             raise ValueError("traces must hold at least one trace to fit, got none")
-        return cls(tuple(lengths), speeds, tuple(workers), covariates, tuple(shared or ()))
+        shared = tuple(name for name in covariates if times_seen[name] == len(lengths))
+        return cls(tuple(lengths), speeds, tuple(workers), covariates, shared)
 
     def select_covariates(self, requested: tuple[str, ...] | None, shared_only: bool) -> tuple[str, ...]:
         """Return the requested covariates; if None, all that the traces share, or that any of them has.
@@ -225,9 +225,5 @@ def fit_with(predictor: Any, traces: Iterable[Trace], fit_options: FitOptions) -
 
 def can_fit_streamed(predictor: object) -> bool:
     """Return whether a predictor can be fitted to a stream; one that overrides ``fit`` alone cannot."""
-    for kind in type(predictor).__mro__:
-        if "fit_streamed" in vars(kind):
-            return True
-        if "fit" in vars(kind):
-            return False
-    return False
+    of_fit = [vars(kind) for kind in type(predictor).__mro__ if vars(kind).keys() & {"fit", "fit_streamed"}]
+    return bool(of_fit) and "fit_streamed" in of_fit[0]

@@ -505,10 +505,7 @@ def _validate_name(worker: object) -> str:
 
 def hide_workers(report: Report, left_out_W: Mask) -> Report:
     """Return the report without these workers' measurements."""
-    samples_W, seconds_W = (
-        np.where(left_out_W, np.nan, np.asarray(values, dtype=np.float64))
-        for values in (report.samples, report.seconds)
-    )
+    samples_W, seconds_W = (np.where(left_out_W, np.nan, values_W) for values_W in (report.samples, report.seconds))
     return replace(report, samples=samples_W, seconds=seconds_W)
 
 

@@ -66,12 +66,9 @@ def gate_inputs(state_rows: StateRows, standard_WD: Array, known_WD: Array) -> t
     np.divide(state_rows["echoes"][:, 1:], state_rows["echoes"][:, :1], out=inputs_WF[:, NUM_OFFSETS + 2 : begin])
     if covariates:
         effect_WD = state_rows["together"] / state_rows["covariate_moves"]
-        inputs_WF[:, begin : begin + covariates] = standard_WD
-        inputs_WF[:, begin + covariates : begin + 2 * covariates] = known_WD
-        inputs_WF[:, begin + 2 * covariates : begin + 3 * covariates] = effect_WD
         move_WD = standard_WD - past_WQ[:, :covariates]
-        inputs_WF[:, begin + 3 * covariates : begin + 4 * covariates] = effect_WD * move_WD
-        inputs_WF[:, begin + 4 * covariates :] = past_WQ
+        driven = (standard_WD, known_WD, effect_WD, effect_WD * move_WD, past_WQ)
+        np.concatenate(driven, axis=1, out=inputs_WF[:, begin:])
     # gates choose from lags 2, 3, 4 and 6, and the averages
     references_WR = off_WM[:, [0, 1, 2, 4, 7, 8, 9, 10]]
     # the second head is in log speed, because a covariate takes a share of the speed; at most 2 scales

@@ -23,11 +23,6 @@ from paceline.predictors.fitting import FitOptions, FitProgress
 from paceline.predictors.network import Training, Windows, residual_layer
 
 
-def shard_batch(batch: tuple[torch.Tensor, ...], is_distributed: bool) -> tuple[torch.Tensor, ...]:
-    """Return the rows of a batch that this process fits: all of them, if it is alone."""
-    return tuple(part[dist.get_rank() :: dist.get_world_size()] for part in batch) if is_distributed else batch
-
-
 def broadcast_value(value: float) -> float:
     """Return the first process's value: on machines of two kinds, sums may differ in their last bit."""
     # NCCL sends only what lies on a device.
@@ -141,16 +136,17 @@ class TrainingLoop:
 
     def _backward(self, batch: Batch, source_N: TraceIndices) -> None:
         # All processes draw for the whole batch, and each takes its share: together they do what one would.
-        full = self.augment(batch)
-        mine = shard_batch(full, self.fit_options.distributed)
-        value = float("nan")
+        mine = full = self.augment(batch)
+        value, part = 0.0, 1.0
+        if self.fit_options.distributed:
+            mine = tuple(column[dist.get_rank() :: dist.get_world_size()] for column in full)
+            part = self.weight(mine) / self.weight(full)
         if len(mine[0]):
-            part = self.weight(mine) / self.weight(full) if self.fit_options.distributed else 1.0
             loss = self._mean_loss(mine) * part if part != 1.0 else self._mean_loss(mine)
             loss.backward()
             value = float(loss.detach())
         if self.fit_options.distributed:
-            value = all_reduce_gradients(self.weights, 0.0 if not len(mine[0]) else value)
+            value = all_reduce_gradients(self.weights, value)
         if not np.isfinite(value):
             raise ValueError(self._describe_nonfinite(batch, source_N))
         self._report_progress(len(source_N), value)
@@ -270,37 +266,26 @@ def fit_gates(
         "w2": torch.zeros(hidden, outputs),
         "b2": torch.zeros(outputs),
     }
-    hides = _make_covariate_dropout(to_tensor(covariate_columns), generator)
+    columns_DF = to_tensor(covariate_columns)
 
-    def loss(inputs: torch.Tensor, references: torch.Tensor, units: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        # errors beyond 2 running scales count linearly
-        return huber_loss(gated_change(weights, inputs, references, units), target, delta=2.0)
-
-    columns = ("inputs", "references", "unit", "targets")
-    return TrainingLoop(weights, loss, columns, windows, training, fit_options, generator, hides).run()
-
-
-def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
-    """Return the same as :func:`paceline.predictors.network.gated_layer`, in torch, to be differentiated."""
-    output = torch.tanh(inputs @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"]
-    gates = torch.softmax(torch.nn.functional.pad(output[:, :-2], (1, 0)), dim=1)[:, 1:]
-    return (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
-
-
-def _make_covariate_dropout(covariate_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:
-    """Return a function that hides covariates: it sets all inputs derived from one to zero, as if it were unknown."""
-    covariates = len(covariate_columns_DF)
+    def loss(inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        # the same as gated_layer, in torch
+        output = torch.tanh(inputs @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"]
+        gates = torch.softmax(torch.nn.functional.pad(output[:, :-2], (1, 0)), dim=1)[:, 1:]
+        change = (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
+        return huber_loss(change, target, delta=2.0)  # errors beyond 2 running scales count linearly
 
     def hide(batch: Batch) -> Batch:
         inputs, *others = batch
-        if not covariates:
+        if not len(columns_DF):
             return batch
         # an example hides any single covariate in a tenth of the cases, and all of them in 15%
-        hidden = torch.rand(*inputs.shape[:-1], covariates, generator=generator) < 0.1
+        hidden = torch.rand(*inputs.shape[:-1], len(columns_DF), generator=generator) < 0.1
         hidden |= torch.rand(*inputs.shape[:-1], 1, generator=generator) < 0.15
-        return (inputs * (1.0 - hidden.float() @ covariate_columns_DF), *others)
+        return (inputs * (1.0 - hidden.float() @ columns_DF), *others)
 
-    return hide
+    columns = ("inputs", "references", "unit", "targets")
+    return TrainingLoop(weights, loss, columns, windows, training, fit_options, generator, hide).run()
 
 
 def fit_recurrent(

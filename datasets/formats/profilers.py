@@ -63,9 +63,7 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
 def _iter_blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterator[TimerSeconds]:
     block: TimerSeconds | None = None
     timer: dict[int, float] | None = None
-    for _, line in numbered_lines(path):
-        if not line.strip():
-            continue
+    for line in (line for _, line in numbered_lines(path) if line.strip()):
         counts.count_read(1)
         # stands beside the timers; the last one counts, as the batch may ramp up
         if batch := re.search(r"\bglobal batch size: +(\d+)", line):
@@ -148,16 +146,12 @@ def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
                 f"the name of {path} must contain its rank: rename the files to rank0.json, rank1.json, ..."
             )
         rank = int(of_name[1])
-    return rank, {
-        number: 1e-6 * (one["dur"] - exclusive_seconds(collective, computing, one["ts"], one["ts"] + one["dur"]))
-        for number, one in steps.items()
-    }
-
-
-def exclusive_seconds(collective: Array, computing: Array, window_start: float, window_end: float) -> float:
-    """Return for how long collectives ran in a window and nothing else did: the union of both, less what else ran."""
-    both = np.concatenate([collective, computing])
-    return _covered_seconds(both, window_start, window_end) - _covered_seconds(computing, window_start, window_end)
+    own, both = {}, np.concatenate([collective, computing])
+    for number, one in steps.items():
+        # nothing but collectives ran in the union of both, less what else ran
+        window = one["ts"], one["ts"] + one["dur"]
+        own[number] = 1e-6 * (one["dur"] - (_covered_seconds(both, *window) - _covered_seconds(computing, *window)))
+    return rank, own
 
 
 def _covered_seconds(spans_N2: Array, window_start: float, window_end: float) -> float:
