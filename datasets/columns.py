@@ -216,14 +216,12 @@ class ColumnMapping:
             raise ValueError(f"values must be one of ['seconds', 'rate', 'usage'], got {self.values!r}")
         if self.values is None and self.workers is not None:
             raise ValueError(
-                "workers= names columns of a table with one for each worker: set values= to what they contain"
+                "workers= names columns of a table with one for each worker: set values= to what these hold"
             )
         if self.period is not None and not (np.isfinite(self.period) and self.period > 0):
             raise ValueError(f"period must be a positive number of seconds, got {self.period}")
         if self.rate is not None and (self.values or {"samples", "seconds"} & set(self.columns)):
-            raise ValueError(
-                "rate= replaces samples= and seconds=, and values= replaces all three: pass only one of these"
-            )
+            raise ValueError("rate= replaces samples= and seconds=, and values= replaces all three: pass one of them")
 
     @property
     def describes_columns(self) -> bool:
@@ -253,13 +251,10 @@ class ColumnMapping:
                     table[name] = numeric_column(table.rename(columns={name: written}), written)
             # rows of other kinds that loggers write between: without an iteration, or of one that nobody timed
             if "iteration" in table:
-                known = table["iteration"].notna()
-                counts.drop_rows("rows without an iteration", (~known).sum())
-                table = table[known]
+                table = counts.keep_rows(table, table["iteration"].notna(), "rows without an iteration")
                 if "seconds" in table and table["seconds"].notna().any():
                     timed = table["seconds"].notna().groupby(table["iteration"]).transform("any")
-                    counts.drop_rows("rows of iterations without a time", (~timed).sum())
-                    table = table[timed]
+                    table = counts.keep_rows(table, timed, "rows of iterations without a time")
         if self.period is not None:
             table = self._average_periods(table, self.period, counts)
         if missing := [name for name in REQUIRED_COLUMNS if name not in table]:
@@ -297,9 +292,7 @@ class ColumnMapping:
         # refuses times after 2100, by the rows of the file
         convert_to_seconds(table[["start"]], start_unit=self.start_unit)
         time_N = table["start"].to_numpy(dtype=np.float64) * unit_seconds(self.start_unit)
-        timed_N = np.isfinite(time_N)
-        counts.drop_rows("rows without a time", (~timed_N).sum())
-        table, time_N = table[timed_N], time_N[timed_N]
+        table, time_N = counts.keep_rows(table, np.isfinite(time_N), "rows without a time"), time_N[np.isfinite(time_N)]
         if not len(table):
             raise ValueError("column 'start' has no time in any row: set start= to the column of times")
         # A clock that is a thousandth of a period late stays in its own.

@@ -149,9 +149,7 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise ValueError(
-            f"{path} matches several formats, {[one.name for one in matching]}: name one of them as format"
-        )
+        raise ValueError(f"{path} matches several formats, {[one.name for one in matching]}: name one as format")
     if tables.is_table_with(names, options or {}):
         return FORMATS[tables.table_kind(text)]
     if instead := profilers.suggest_logging(text):

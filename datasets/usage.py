@@ -188,9 +188,8 @@ def _sort_rows(rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     back = rows.groupby("worker")["time"].diff() < 0
     counts.count_changed("rows whose time went backwards were put in order", back.sum())
     rows = rows.iloc[np.lexsort((rows["time"], rows["worker"]))]
-    again = rows.duplicated(["worker", "time"])
-    counts.drop_rows("repeated rows of a worker and time, of which the first counts", again.sum())
-    return rows[~again]
+    first = ~rows.duplicated(["worker", "time"])
+    return counts.keep_rows(rows, first, "repeated rows of a worker and time, of which the first counts")
 
 
 def _split_by_size(path: Path, rows: pd.DataFrame, period: float) -> Iterator[pd.DataFrame]:

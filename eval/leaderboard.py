@@ -160,9 +160,7 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
                 f", but the longest has {longest} iterations, of which {max_scored} can be scored: use a smaller "
                 "warmup (--warmup on the command line)"
             )
-        raise ValueError(
-            "traces must hold at least one worker whose speed changes, got none to score: use other traces"
-        )
+        raise ValueError("traces must hold at least one worker whose speed changes, got none: use other traces")
     return Leaderboard(pd.DataFrame(board), pd.DataFrame(jobs), tuple(left_out), errors=errors)
 
 

@@ -259,9 +259,7 @@ class ARIMA(FleetPredictor):
         summary = fit_options.summarize(traces)
         traces = list(fit_options.drop_held_out(traces))
         if not traces:
-            raise ValueError(
-                "traces must hold at least one worker that is not held out, got none: hold out fewer workers"
-            )
+            raise ValueError("traces must hold at least one worker that is not held out, got none: hold out fewer")
         if not fit_options.warm_start:
             self.covariate_names_ = summary.select_covariates(self.covariates, shared_only=True)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)

@@ -110,9 +110,8 @@ def defined_before_the_first_report(make: Factory) -> None:
     """There is a forecast before the first report, and its spread is infinite."""
     forecast = _start(make).predict()
     _require_usable(forecast)
-    _require(
-        np.isinf(forecast.spread).all(), f"spreads must be infinite before the first report, got {forecast.spread}"
-    )
+    spread = forecast.spread
+    _require(np.isinf(spread).all(), f"spreads must be infinite before the first report, got {spread}")
 
 
 def survives_gaps(make: Factory) -> None:

@@ -180,16 +180,13 @@ def _make_positive(line: CurveParameters, size_N: Array) -> CurveParameters:
 def _validate_measurements(
     sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None
 ) -> tuple[Array, Array, Array]:
-    size_N = np.asarray(sizes, dtype=np.float64)
-    seconds_N = np.asarray(seconds, dtype=np.float64)
+    size_N, seconds_N = (np.asarray(values, dtype=np.float64) for values in (sizes, seconds))
     weight_N = np.ones(size_N.shape) if weights is None else np.asarray(weights, dtype=np.float64)
     for name, values in (("sizes", size_N), ("seconds", seconds_N), ("weights", weight_N)):
         if values.ndim != 1 or values.shape != size_N.shape:
             raise ValueError(f"{name} must hold one number for each measurement, got the shape {values.shape}")
-        if not np.all(np.isfinite(values) & (values > 0)):
-            raise ValueError(
-                f"{name} must be positive and finite, got {values[~(np.isfinite(values) & (values > 0))][0]}"
-            )
+        if (bad_N := ~(np.isfinite(values) & (values > 0))).any():
+            raise ValueError(f"{name} must be positive and finite, got {values[bad_N][0]}")
     if len(np.unique(size_N)) < 2:
         raise ValueError(f"sizes must hold at least two different batch sizes to fit a curve, got {np.unique(size_N)}")
     return size_N, seconds_N, weight_N

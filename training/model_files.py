@@ -88,9 +88,7 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
     about, numbers = _read_file(path)
     known = {kind.__name__: kind for kind in kinds}
     if about["kind"] not in known:
-        raise ValueError(
-            f"{path} holds a {about['kind']}, which is not one of {list(known)}; pass its class in kinds=[...]"
-        )
+        raise ValueError(f"{path} holds a {about['kind']}, not one of {list(known)}; pass its class in kinds=[...]")
     try:
         arguments = dict(about["configuration"])
         if training := arguments.get("training"):

@@ -113,15 +113,13 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
         counts = RowCounts()
         table = read_csv_frame(path, dict.fromkeys(("worker", "time", "batch_time_norm"), NUMBER), counts)
         complete = table[["worker", "time"]].notna().all(axis=1)
-        counts.drop_rows("rows without worker or time", (~complete).sum())
-        table = table[complete]
+        table = counts.keep_rows(table, complete, "rows without worker or time")
         run_N = number_row_runs(table["worker"].to_numpy(), table["time"].to_numpy())
         counts.count_restarts(run_N.max(initial=0))
         if run_N.any():  # times of a restarted job go on after its first run
             table = table.assign(time=continue_steps(table["time"].to_numpy(), run_N))
-        repeated = table.duplicated(["worker", "time"])
-        counts.drop_rows("repeated rows of a worker and time, of which the first counts", repeated.sum())
-        table = table[~repeated]
+        first = ~table.duplicated(["worker", "time"])
+        table = counts.keep_rows(table, first, "repeated rows of a worker and time, of which the first counts")
         if table.empty:
             raise ValueError(f"{path} has no row with a worker and a time: check that it is the file of this format")
         require_dense(len(table), table["time"].nunique(), table["worker"].nunique())
@@ -209,17 +207,16 @@ def read_azure_noise(paths: Sequence[Path]) -> Iterator[Trace]:
         counts = RowCounts()
         table = read_csv_frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, counts)
         table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
-        bad = ~(table["value"] > 0)
-        counts.drop_rows("values that are not positive", bad.sum())
-        table = table[~bad].dropna(subset=["VM_id", "start"]).sort_values("start", kind="stable")
-        counts.drop_rows("rows without a machine or a time", int((~bad).sum()) - len(table))
-        repeated = table.duplicated(["VM_id", "start"])
-        counts.drop_rows("repeated rows of a machine and time, of which the first counts", repeated.sum())
+        table = counts.keep_rows(table, table["value"] > 0, "values that are not positive")
+        complete = table[["VM_id", "start"]].notna().all(axis=1)
+        table = counts.keep_rows(table, complete, "rows without a machine or a time")
+        table = table.sort_values("start", kind="stable")
+        first = ~table.duplicated(["VM_id", "start"])
+        table = counts.keep_rows(table, first, "repeated rows of a machine and time, of which the first counts")
         if not len(table):
             raise ValueError(
                 f"{path} has no row with a machine and a positive value: check that it is the file of this format"
             )
-        table = table[~repeated]
         single = ~table["VM_id"].duplicated(keep=False)
         if single.any():
             machines = table["VM_id"].nunique()
@@ -325,9 +322,7 @@ def _read_operations(path: Path, counts: RowCounts) -> pd.DataFrame:
     counts.drop_rows("operations with a negative or unknown duration", bad.sum())
     used: pd.DataFrame = table[computing & ~bad].dropna()
     if used.empty:
-        raise ValueError(
-            f"{path} has no row of a forward or backward computation: check its columns optype and duration"
-        )
+        raise ValueError(f"{path} has no row of a forward or backward computation: check columns optype and duration")
     # steps of a restarted job go on after its first run: summed, they would count twice
     operation = used["rank"].astype(str) + "/" + used["optype"].astype(str) + "/" + used["seq_id"].astype(str)
     step_N = used["step"].to_numpy(dtype=np.float64)

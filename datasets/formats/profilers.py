@@ -123,9 +123,7 @@ def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     export = read_json(path, 1 << 30, "profile fewer steps")
     events = export.get("traceEvents") if isinstance(export, Mapping) else None
     if not isinstance(events, list):
-        raise ValueError(
-            f"{path} must hold a list of traceEvents: export it with export_chrome_trace of torch.profiler"
-        )
+        raise ValueError(f"{path} must hold a list of traceEvents: export with export_chrome_trace of torch.profiler")
     spans = [one for one in events if _is_span(one)]
     counts.count_read(len(spans))
     # the device has spans of the same name
@@ -142,9 +140,7 @@ def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     rank = about.get("rank") if isinstance(about, Mapping) else None
     if not isinstance(rank, int):
         if (of_name := re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)) is None:
-            raise ValueError(
-                f"the name of {path} must contain its rank: rename the files to rank0.json, rank1.json, ..."
-            )
+            raise ValueError(f"the name of {path} must contain its rank: rename files to rank0.json, rank1.json, ...")
         rank = int(of_name[1])
     own, both = {}, np.concatenate([collective, computing])
     for number, one in steps.items():

@@ -262,7 +262,8 @@ def read_hivemind_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
                 "name another format"
             )
         table = read_csv_frame(path, dict.fromkeys((TIME_COLUMN, *peers.values()), NUMBER), counts)
-        table = _drop_untimed(table, counts).groupby(TIME_COLUMN, as_index=False).last()
+        table = counts.keep_rows(table, table[TIME_COLUMN].notna(), "rows without a time")
+        table = table.groupby(TIME_COLUMN, as_index=False).last()
         rate_TW = table[list(peers.values())].to_numpy()
         yield Trace(
             samples=rate_TW,
@@ -289,7 +290,7 @@ def _read_worker(path: Path, counts: RowCounts) -> pd.DataFrame:
     needed = [STEP_COLUMN, SAMPLES_COLUMN, TIME_COLUMN, AVERAGING_COLUMN, STEP_TIME_COLUMN, *BUSY_COLUMNS]
     optional = list(COVARIATE_COLUMNS.values())
     rows = read_csv_frame(path, dict.fromkeys([*needed, *optional], NUMBER), counts, optional=optional)
-    rows = _drop_untimed(rows, counts)
+    rows = counts.keep_rows(rows, rows[TIME_COLUMN].notna(), "rows without a time")
     steps = rows[needed].assign(**{STEP_COLUMN: rows[STEP_COLUMN].bfill()}).dropna(subset=[STEP_COLUMN])
     if steps.empty:
         raise ValueError(f"{path}: column {STEP_COLUMN!r} has no step in any row: log at least one step")
@@ -327,12 +328,6 @@ def _covariates_before(log_rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFr
     values = np.concatenate([unknown, system[list(columns.values())].to_numpy()])
     picked_T = np.searchsorted(system[TIME_COLUMN].to_numpy(), start_T - 1.0, side="right")
     return pd.DataFrame(values[picked_T], columns=list(columns))
-
-
-def _drop_untimed(log_rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
-    timed = log_rows[TIME_COLUMN].notna()
-    counts.drop_rows("rows without a time", (~timed).sum())
-    return log_rows[timed]
 
 
 # --- TensorBoard's CSV export of a scalar.

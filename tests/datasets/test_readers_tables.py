@@ -155,8 +155,8 @@ def test_rates_that_are_none_are_counted(made):
     ("options", "sentence"),
     [
         ({"values": "speeds"}, "values must be one of .*got 'speeds'"),
-        ({"workers": ["a"], "seconds": "s", "iteration": "k"}, "set values= to what they contain"),
-        ({"rate": "s", "seconds": "s", "iteration": "k"}, "pass only one of these"),
+        ({"workers": ["a"], "seconds": "s", "iteration": "k"}, "set values= to what these hold"),
+        ({"rate": "s", "seconds": "s", "iteration": "k"}, "pass one of them"),
         ({"seconds": "s", "samples": 1, "iteration": "k", "period": 0}, "period must be a positive number"),
         ({"seconds": "s", "samples": 1, "period": 5}, "period= .*: pass start="),
         (
