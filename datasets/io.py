@@ -55,7 +55,7 @@ class RowCounts:
 
     def keep_rows(self, rows: pd.DataFrame, kept: pd.Series[bool] | NDArray[np.bool_], reason: str) -> pd.DataFrame:
         """Return the rows for which ``kept`` is true, and count the others as dropped."""
-        self.drop_rows(reason, len(rows) - np.count_nonzero(kept))
+        self.drop_rows(reason, len(rows) - int(np.count_nonzero(kept)))
         return rows[kept]
 
     def drop_cells(self, reason: str, count: float) -> None:
