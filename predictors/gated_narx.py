@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,18 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, all_finite, any_true
-from paceline.predictors.fitting import FitOptions, TraceSummary
+from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
-from paceline.predictors.network import (
-    LOG_SPEED_RANGE,
-    Columns,
-    Network,
-    StateRows,
-    Training,
-    collect_windows,
-    gated_layer,
-)
+from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, StateRows, Training, Windows, gated_layer
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -267,15 +259,14 @@ class GatedNARX(Network):
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         return super().fit_streamed(traces, replace(fit_options, warm_start=fit_options.warm_start or self.pretrained))
 
-    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
+    def _fit_weights(self, windows: Windows, fit_options: FitOptions) -> dict[str, Array]:
         from paceline.predictors.torch_fit import fit_gates
 
-        windows = collect_windows(traces, summary, fit_options, partial(self._make_examples, fit_options))
         columns_DF = covariate_columns(len(self.covariate_names_), self.covariate_lags)
         # a fifth of the learning rate when training continues from fitted weights
         rate = (0.2 if self.weights_ else 1.0) * self.training.learning_rate
         training = replace(self.training, learning_rate=rate)
-        self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fit_options, self.weights_)
+        return fit_gates(windows, columns_DF, self.hidden, training, fit_options, self.weights_)
 
     def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
         roles = fit_options.window_roles(trace, self.training.validation)

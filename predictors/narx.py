@@ -5,26 +5,17 @@ Axes: W workers, D covariates, P speed lags, Q covariate lags, F inputs of the n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import FitOptions, TraceSummary
+from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale, target_change
-from paceline.predictors.network import (
-    LOG_SPEED_RANGE,
-    Columns,
-    Network,
-    StateRows,
-    Training,
-    Windows,
-    collect_windows,
-    residual_layer,
-)
+from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, StateRows, Training, Windows, residual_layer
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -94,21 +85,19 @@ class NARX(Network):
         self.hidden = hidden
         self.training = training
 
-    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
+    def _fit_weights(self, windows: Windows, fit_options: FitOptions) -> dict[str, Array]:
         from paceline.predictors.torch_fit import fit_residual
 
-        windows = collect_windows(traces, summary, fit_options, partial(self._make_examples, fit_options))
         fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fit_options)
         if self.weights_:
-            self.weights_ = fitted(self.weights_["linear"], self.weights_)
-            return
+            return fitted(self.weights_["linear"], self.weights_)
         tapped = (self.covariate_lags + 1) * len(self.covariate_names_)
         linear = fit_linear_path(windows, windows.width("inputs") - tapped)
         alone, with_path = fitted(np.zeros_like(linear)), fitted(linear)
         # keep the linear path only if it takes away 3% of the validation loss: it assumes that speeds return
         # to their means
         gains = self._validation_loss(windows, with_path) < 0.97 * self._validation_loss(windows, alone)
-        self.weights_ = with_path if gains else alone
+        return with_path if gains else alone
 
     def initial_state(self, count: int) -> dict[str, Array]:
         covariates = len(self.covariate_names_)

@@ -11,6 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -203,13 +204,18 @@ class Network(FleetPredictor):
             self.covariate_names_ = summary.select_covariates(self.covariates, self.needs_shared_covariates)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
             self.weights_ = {}
-        self._fit_weights(traces, summary, fit_options)
+        windows = collect_windows(traces, summary, fit_options, partial(self._make_examples, fit_options))
+        self.weights_ = self._fit_weights(windows, fit_options)
         self.reset(self.workers)
         return self
 
     @abstractmethod
-    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
-        """Collect windows, and fit the weights to them, beginning with those that there are."""
+    def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
+        """Pass a trace through the serving code, and yield the examples that it makes, part by part."""
+
+    @abstractmethod
+    def _fit_weights(self, windows: Windows, fit_options: FitOptions) -> dict[str, Array]:
+        """Return the weights fitted to these windows, beginning with those that there are."""
 
     def replay_trace(self, trace: Trace) -> Iterator[tuple[StateRows, Array, Array]]:
         """Yield every iteration in which it would have forecast this trace, on inputs as it sees them in serving.
@@ -217,6 +223,7 @@ class Network(FleetPredictor):
         Each comes with the workers' state before it, the covariates at its start, and its measured log speeds.
         """
         served = copy.copy(self)
+        served.weights_ = {}  # inputs do not depend on them
         served.reset(trace.workers)
         covariates_TWD = trace.covariates_named(served.covariate_names)
         for k, log_speed_W in enumerate(np.log(trace.speed)):

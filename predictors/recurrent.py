@@ -6,17 +6,16 @@ Axes: T iterations, W workers, D covariates, F inputs of a cell, H hidden units,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import FitOptions, TraceSummary
+from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
-from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, StateRows, Training, collect_windows
+from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, StateRows, Training, Windows
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -98,16 +97,13 @@ class RecurrentPredictor(Network):
             later[name] = np.where(seen_W, new, state_rows[name])
         return state_rows | later | {"last_covariates": self._standardize(state_rows, covariates_WD)}
 
-    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fit_options: FitOptions) -> None:
+    def _fit_weights(self, windows: Windows, fit_options: FitOptions) -> dict[str, Array]:
         from paceline.predictors.torch_fit import fit_recurrent
 
-        # Without weights the serving code only collects inputs; the state is what training computes.
-        start, self.weights_ = self.weights_, {}
-        windows = collect_windows(traces, summary, fit_options, partial(self._make_sequences, fit_options))
-        self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fit_options, start)
+        return fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fit_options, self.weights_)
 
-    def _make_sequences(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
-        """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
+    def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
+        """Yield the sequences of inputs and targets of each worker's cell."""
         inputs, targets = [], []
         for state_rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             inputs.append(self._inputs(state_rows, covariates_WD))
