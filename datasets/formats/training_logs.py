@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline._arrays import Array
 from paceline.datasets.columns import ColumnMapping, duration_unit
 from paceline.datasets.formats import QUOTED_LINES, Format
 from paceline.datasets.formats.tables import make_trace, map_table, require_values
@@ -349,7 +347,7 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
     groups = [[path] for path in paths] if value_is_rate else group_by_training({p: t for p, (_, t) in tables.items()})
     for path, *others in groups:
         counts, table = tables[path]
-        table = table.iloc[_sort_by_time(path, table["Wall time"].to_numpy(), counts, drops_repeats=value_is_rate)]
+        table = _sort_by_time(path, table, counts, drops_repeats=value_is_rate)
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
         counts.count_restarts((np.diff(step_T) < 0).sum())
         if value_is_rate:
@@ -384,11 +382,10 @@ def group_by_training(tables: Mapping[Path, pd.DataFrame]) -> list[list[Path]]:
     """Return the files of each training, that with the most rows first: they give the same steps at the same times."""
     groups: list[list[Path]] = []
     for path in sorted(tables, key=lambda one: (-len(tables[one]), one.name)):
-        group = next((group for group in groups if _is_same_training(tables[group[0]], tables[path])), None)
-        if group is None:
-            groups.append([path])
-        else:
-            group.append(path)
+        group = next((group for group in groups if _is_same_training(tables[group[0]], tables[path])), [])
+        if not group:
+            groups.append(group)
+        group.append(path)
     return groups
 
 
@@ -405,19 +402,18 @@ def _is_same_training(long: pd.DataFrame, short: pd.DataFrame) -> bool:
     return bool(within_S.mean() >= 0.9 and np.median(off_S) <= 2.0 * np.median(np.abs(np.diff(step_T))))
 
 
-def _sort_by_time(path: Path, time_T: Array, counts: RowCounts, *, drops_repeats: bool = True) -> NDArray[np.int64]:
+def _sort_by_time(path: Path, table: pd.DataFrame, counts: RowCounts, *, drops_repeats: bool) -> pd.DataFrame:
     """Return the rows to keep, sorted by time; of rows that repeat a time, the first counts."""
-    timed_T = np.flatnonzero(np.isfinite(time_T))
-    counts.drop_rows("rows without a time", len(time_T) - len(timed_T))
-    counts.count_changed("rows whose time went backwards were put in order", (np.diff(time_T[timed_T]) < 0).sum())
-    order_T = timed_T[np.argsort(time_T[timed_T], kind="stable")]
-    if drops_repeats and len(order_T):
-        first_T = np.concatenate([[True], np.diff(time_T[order_T]) != 0])
-        counts.drop_rows("repeated rows of a time, of which the first counts", (~first_T).sum())
-        order_T = order_T[first_T]
-    if not len(order_T):
+    table = counts.keep_rows(table, table["Wall time"].notna(), "rows without a time")
+    if table.empty:
         raise ValueError(f"{path} has no row with a time")
-    return order_T
+    backwards = table["Wall time"].diff() < 0
+    counts.count_changed("rows whose time went backwards were put in order", backwards.sum())
+    table = table.sort_values("Wall time", kind="stable")
+    first = ~table.duplicated("Wall time")
+    return (
+        counts.keep_rows(table, first, "repeated rows of a time, of which the first counts") if drops_repeats else table
+    )
 
 
 FORMATS = (
