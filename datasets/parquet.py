@@ -123,8 +123,7 @@ def _check_metadata(path: Path, file: ParquetFile) -> None:
     about, max_bytes = file.metadata, max_bytes_of(path)
     if about.num_columns > MAX_COLUMNS:
         raise ValueError(f"the file has {about.num_columns} columns; at most {MAX_COLUMNS} can be read: remove columns")
-    nested = [field.name for field in file.schema_arrow if not _is_plain(field.type)]
-    if nested:
+    if nested := [field.name for field in file.schema_arrow if not _is_plain(field.type)]:
         raise ValueError(f"columns {nested} must hold plain numbers, texts or times, not lists or other nested types")
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     unpacked = sum(max(group.total_byte_size, 0) for group in groups)

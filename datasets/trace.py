@@ -150,8 +150,7 @@ class Trace:
         """
         names = self.workers if workers is None else tuple(workers)
         place = {name: w for w, name in enumerate(self.workers)}
-        unknown = [name for name in names if name not in place]
-        if unknown:
+        if unknown := [name for name in names if name not in place]:
             raise ValueError(f"workers {unknown} are not in this trace; it has {list(self.workers)}")
         columns = [place[name] for name in names]
         panels: dict[str, Any] = {

@@ -205,8 +205,7 @@ class FitOptions:
     def drop_held_out(self, traces: Iterable[Trace]) -> Iterator[Trace]:
         """Yield the traces without their held-out workers; one that has no others is left out."""
         for trace in traces:
-            names = [name for name in trace.workers if name not in (self.held_out or ())]
-            if names:
+            if names := [name for name in trace.workers if name not in (self.held_out or ())]:
                 yield trace if len(names) == len(trace.workers) else trace.select(workers=names)
 
 
