@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -162,6 +162,7 @@ class _Load:
     end: Any = None
     waited_seconds: float = 0.0  # seconds of it in which the rank waited for its loading processes
     processes_seconds: float = 0.0  # seconds that they took for the batch, divided by their number
+    seconds: float | None = None  # between the marks, once it has been read
 
 
 @dataclass(eq=False, slots=True)
@@ -390,14 +391,13 @@ class BusyTimer:
         """Return the seconds that the batches of a lap caused, wherever they lie."""
         before_fetch, before_forward = lap.waits_before
         span = self._marks.seconds
-        loads = [self._seconds_between(load.begin, load.end) for load in lap.loads]
-        total = span(lap.begin, lap.end) - self._waiting_seconds(lap.begin, lap.waits) - sum(loads)
-        between = span(lap.begin, lap.forward) - self._waiting_seconds(lap.begin, lap.waits[:before_forward])
-        between = max(between - sum(loads[: lap.loads_before]), 0.0)
-        end = self._seconds_between(lap.begin, lap.fetch) - self._waiting_seconds(lap.begin, lap.waits[:before_fetch])
+        loads, waits = [self._loading_seconds(load) for load in lap.loads], self._waiting_seconds(lap)
+        total = span(lap.begin, lap.end) - waits[-1] - sum(loads)
+        between = max(span(lap.begin, lap.forward) - waits[before_forward] - sum(loads[: lap.loads_before]), 0.0)
+        end = 0.0 if lap.fetch is None else span(lap.begin, lap.fetch) - waits[before_fetch]
         local = 0.0
         for load in lap.batches:
-            local += (took := self._seconds_between(load.begin, load.end)) - min(took, load.waited_seconds)
+            local += (took := self._loading_seconds(load)) - min(took, load.waited_seconds)
         seconds = total + local - between
         regular = self._without_pause(between, seconds, max(lap.samples, self._samples))
         if regular < between:
@@ -440,33 +440,35 @@ class BusyTimer:
         spent = CPUSnapshot(after.cpu - before.cpu, after.throttled - before.throttled)
         return sustained_seconds(seconds, spent, cores, self._threads) / seconds
 
-    def _seconds_between(self, begin: Any, end: Any) -> float:
-        """Return the time between two marks; 0 if the second is missing or has not been passed."""
-        if end is None or (self.delay and not self._marks.has_passed(end)):
-            return 0.0
-        return self._marks.seconds(begin, end)
+    def _loading_seconds(self, load: _Load) -> float:
+        """Return the time that loading took; 0 if it is not known to be over. Marks of a device are slow to read."""
+        if load.seconds is None and self._is_over(load):
+            load.seconds = self._marks.seconds(load.begin, load.end)
+        return load.seconds or 0.0
 
-    def _waiting_seconds(self, begin: Any, waits: Iterable[_Wait]) -> float:
-        """Return the time that those of these waits cover that are over.
+    def _waiting_seconds(self, lap: _Lap) -> list[float]:
+        """Return the time that the first n of a lap's waits cover, for n from 0 to all; only those that are over.
 
         They may overlap: gradients of HSDP are awaited while further collectives of the backward pass are.
         """
-        total, covered = 0.0, -math.inf
-        for wait in waits:  # in the order in which they began
-            if wait.end is None or (self.delay and not self._marks.has_passed(wait.end)):
-                continue
-            start, stop = self._marks.seconds(begin, wait.begin), self._marks.seconds(begin, wait.end)
-            total += max(stop - max(start, covered), 0.0)
-            covered = max(covered, stop)
-        return total
+        totals, covered = [0.0], -math.inf
+        for wait in lap.waits:  # in the order in which they began
+            total = totals[-1]
+            if self._is_over(wait):
+                start = 0.0 if wait.begin is lap.begin else self._marks.seconds(lap.begin, wait.begin)
+                stop = self._marks.seconds(lap.begin, wait.end)
+                total += max(stop - max(start, covered), 0.0)
+                covered = max(covered, stop)
+            totals.append(total)
+        return totals
 
-    def _latest_exchange_seconds(self, exchanges: Iterable[_Wait | None]) -> float:
+    def _latest_exchange_seconds(self, exchanges: Sequence[_Wait | None]) -> float:
         """Return how long the newest exchange took that is over: on a CPU, that of the previous step."""
-        took = math.nan
-        for wait in exchanges:
-            if wait is not None and wait.end is not None and (not self.delay or self._marks.has_passed(wait.end)):
-                took = self._marks.seconds(wait.begin, wait.end)
-        return took
+        newest = next((wait for wait in reversed(exchanges) if wait is not None and self._is_over(wait)), None)
+        return math.nan if newest is None else self._marks.seconds(newest.begin, newest.end)
+
+    def _is_over(self, span: _Wait | _Load) -> bool:
+        return span.end is not None and (not self.delay or self._marks.has_passed(span.end))
 
 
 def add_rows(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:
