@@ -35,7 +35,7 @@ class StateSpace:
     transition_WSS: Array
     selection_WS: Array
     design_S: Array
-    start_WSS: Array
+    initial_covariance_WSS: Array
     """Covariance of the first state: stationary for the ARMA, diffuse for the rest."""
 
     def filter_step(self, state_WS: Array, covariance_WSS: Array, value_W: Array) -> tuple[Array, Array]:
@@ -66,28 +66,30 @@ def count_states(order: Order) -> int:
     return d + max(p, q + 1)
 
 
-def make_state_space(ar_WP: Array, ma_WQ: Array, differences: int) -> StateSpace:
+def make_state_space(ar_WP: Array, ma_WQ: Array, num_differences: int) -> StateSpace:
     """Return the state spaces of ARIMA models of one order, one for each row of coefficients.
 
     The signs are those of statsmodels: ``y[t] = ar . y[t-1, ...] + e[t] + ma . e[t-1, ...]``.
     """
     count, p, q = len(ar_WP), ar_WP.shape[1], ma_WQ.shape[1]
-    size = count_states((p, differences, q))
+    size = count_states((p, num_differences, q))
     transition_WSS = np.zeros((count, size, size))
-    transition_WSS[:, :differences, : differences + 1] = np.triu(np.ones((differences, differences + 1)))
-    transition_WSS[:, differences : differences + p, differences] = ar_WP
-    transition_WSS[:, range(differences, size - 1), range(differences + 1, size)] = 1.0
-    selection_WS = np.zeros((count, size))
-    selection_WS[:, differences] = 1.0
-    selection_WS[:, differences + 1 : differences + 1 + q] = ma_WQ
-    start_WSS = np.zeros((count, size, size))
-    # as unknown as statsmodels' approximate diffuse start, in units of the innovations' variance
-    start_WSS[:, range(differences), range(differences)] = 1e6
-    start_WSS[:, differences:, differences:] = _stationary_covariance(
-        transition_WSS[:, differences:, differences:], selection_WS[:, differences:]
+    transition_WSS[:, :num_differences, : num_differences + 1] = np.triu(
+        np.ones((num_differences, num_differences + 1))
     )
-    design_S = (np.arange(size) <= differences).astype(np.float64)
-    return StateSpace(transition_WSS, selection_WS, design_S, start_WSS)
+    transition_WSS[:, num_differences : num_differences + p, num_differences] = ar_WP
+    transition_WSS[:, range(num_differences, size - 1), range(num_differences + 1, size)] = 1.0
+    selection_WS = np.zeros((count, size))
+    selection_WS[:, num_differences] = 1.0
+    selection_WS[:, num_differences + 1 : num_differences + 1 + q] = ma_WQ
+    initial_covariance_WSS = np.zeros((count, size, size))
+    # as unknown as statsmodels' approximate diffuse start, in units of the innovations' variance
+    initial_covariance_WSS[:, range(num_differences), range(num_differences)] = 1e6
+    initial_covariance_WSS[:, num_differences:, num_differences:] = _stationary_covariance(
+        transition_WSS[:, num_differences:, num_differences:], selection_WS[:, num_differences:]
+    )
+    design_S = (np.arange(size) <= num_differences).astype(np.float64)
+    return StateSpace(transition_WSS, selection_WS, design_S, initial_covariance_WSS)
 
 
 def _stationary_covariance(transition_WSS: Array, selection_WS: Array) -> Array:
@@ -99,7 +101,7 @@ def _stationary_covariance(transition_WSS: Array, selection_WS: Array) -> Array:
     return np.asarray(np.linalg.solve(np.eye(size**2) - kron, noise).reshape(count, size, size))
 
 
-MAX_OFF = 10.0
+MAX_COVARIATE_DEVIATIONS = 10.0
 """Standard deviations at which covariates are clipped."""
 
 POOLED_KEY = ""
@@ -149,7 +151,7 @@ class ARIMA(FleetPredictor):
     array([-0.62])
     """
 
-    opts_out: ClassVar[Mapping[str, str]] = {
+    skipped_checks: ClassVar[Mapping[str, str]] = {
         "a_missing_report_changes_nothing": "its Kalman filter lets time pass for a silent worker: the state moves on"
     }
 
@@ -174,7 +176,7 @@ class ARIMA(FleetPredictor):
         self.covariate_names_: tuple[str, ...] = self.covariates or ()
         count = len(self.covariate_names_)
         self.covariate_mean_, self.covariate_scale_ = np.zeros(count), np.ones(count)
-        any_range_2D = np.repeat([[-MAX_OFF], [MAX_OFF]], count, axis=1)
+        any_range_2D = np.repeat([[-MAX_COVARIATE_DEVIATIONS], [MAX_COVARIATE_DEVIATIONS]], count, axis=1)
         unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([-0.7]), range_2D=any_range_2D)
         self.coefficients_: dict[str, Coefficients] = {POOLED_KEY: unfitted}
         self._fleet_models: tuple[tuple[str, ...], _FleetModels] | None = None
@@ -186,14 +188,14 @@ class ARIMA(FleetPredictor):
 
     # -- serving -------------------------------------------------------------------------------------------------
 
-    def initial_state(self, count: int) -> dict[str, Array]:
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
         size = count_states(self.order_)
         return {
-            "state": np.zeros((count, size)),
-            "covariance": np.full((count, size, size), np.nan),
-            "covariates": np.full((count, len(self.covariate_names_)), np.nan),
-            "seen": np.zeros(count),
-            "mean": np.zeros(count),
+            "state": np.zeros((num_workers, size)),
+            "covariance": np.full((num_workers, size, size), np.nan),
+            "covariates": np.full((num_workers, len(self.covariate_names_)), np.nan),
+            "seen": np.zeros(num_workers),
+            "mean": np.zeros(num_workers),
         }
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
@@ -205,7 +207,7 @@ class ARIMA(FleetPredictor):
         rows["seen"] = rows["seen"] + seen_W
         rows["mean"] = rows["mean"] + np.where(seen_W, error_W - rows["mean"], 0.0) / np.maximum(rows["seen"], 1.0)
         # NaN marks a new worker: its start depends on its coefficients, which `initial_state` does not know.
-        covariance_WSS = np.where(np.isnan(rows["covariance"]), models.space.start_WSS, rows["covariance"])
+        covariance_WSS = np.where(np.isnan(rows["covariance"]), models.space.initial_covariance_WSS, rows["covariance"])
         rows["state"], rows["covariance"] = models.space.filter_step(
             rows["state"], covariance_WSS, error_W - self._worker_constants(models)
         )
@@ -328,7 +330,11 @@ class ARIMA(FleetPredictor):
             # the covariates of each iteration as the serving code would have seen them: the last known ones
             given_TWD = np.asarray(trace.covariates_named(self.covariate_names_))
             known_TWD = np.where(np.abs(given_TWD) < MAX_VALUE, given_TWD, np.nan)
-            standard_TWD = np.clip((known_TWD - self.covariate_mean_) / self.covariate_scale_, -MAX_OFF, MAX_OFF)
+            standard_TWD = np.clip(
+                (known_TWD - self.covariate_mean_) / self.covariate_scale_,
+                -MAX_COVARIATE_DEVIATIONS,
+                MAX_COVARIATE_DEVIATIONS,
+            )
             held = pd.DataFrame(standard_TWD.reshape(len(trace), -1)).ffill().fillna(0.0)
             covariates_TND[: len(trace), columns] = held.to_numpy().reshape(standard_TWD.shape)
         return names, value_TN, covariates_TND
@@ -404,9 +410,9 @@ def _warn_if_sparse(value_TN: Array) -> bool:
     return True
 
 
-def _center_series(value_TN: Array, covariates_TND: Array, differences: int) -> tuple[Array, Array]:
+def _center_series(value_TN: Array, covariates_TND: Array, num_differences: int) -> tuple[Array, Array]:
     """Subtract each series' own level unless differencing does: series share coefficients, but not a level."""
-    if differences:
+    if num_differences:
         return value_TN, covariates_TND
     count_N = np.maximum(np.isfinite(value_TN).sum(axis=0), 1)
     return value_TN - np.nansum(value_TN, axis=0) / count_N, covariates_TND - covariates_TND.mean(axis=0)

@@ -90,14 +90,14 @@ class _Panel:
 
     value_TN: Array
     covariates_TND: Array
-    counts_TN: NDArray[np.bool_]
+    is_scored_TN: NDArray[np.bool_]
     group_N: NDArray[np.int64]
     p: int
     q: int
 
     def fit_groups(self) -> tuple[Array, Array]:
         """Return the best coefficients and losses, by Gauss-Newton steps with damping where they overshoot."""
-        at_GK, loss_G = self.find_start()
+        at_GK, loss_G = self.initial_coefficients()
         damping_G = np.full(len(at_GK), 1e-4)  # as a share of the curvature
         going = np.arange(len(at_GK) if at_GK.shape[1] else 0)  # a random walk has no coefficients
         for _ in range(30):  # most fits need fewer than ten
@@ -120,12 +120,12 @@ class _Panel:
         place_G = np.full(int(self.group_N.max()) + 1, -1)
         place_G[groups] = np.arange(len(groups))
         chosen = np.flatnonzero(place_G[self.group_N] >= 0)
-        parts = (self.value_TN[:, chosen], self.covariates_TND[:, chosen], self.counts_TN[:, chosen])
+        parts = (self.value_TN[:, chosen], self.covariates_TND[:, chosen], self.is_scored_TN[:, chosen])
         return _Panel(*parts, place_G[self.group_N[chosen]], self.p, self.q)
 
-    def split(self, at_GK: Array) -> tuple[Array, Array, Array]:
+    def split(self, coefficients_GK: Array) -> tuple[Array, Array, Array]:
         """Return the coefficients of covariates, past values and past innovations, of each series."""
-        at_NK = at_GK[self.group_N]
+        at_NK = coefficients_GK[self.group_N]
         covariates = self.covariates_TND.shape[2]
         return at_NK[:, :covariates], at_NK[:, covariates : covariates + self.p], at_NK[:, covariates + self.p :]
 
@@ -136,13 +136,13 @@ class _Panel:
             error_TN -= weight_N * self.covariates_TND[:, :, d]
         return error_TN
 
-    def innovations(self, at_GK: Array) -> Array:
-        covariates_ND, ar_NP, ma_NQ = self.split(at_GK)
+    def innovations(self, coefficients_GK: Array) -> Array:
+        covariates_ND, ar_NP, ma_NQ = self.split(coefficients_GK)
         return _invert_moving_average(_whiten(self.regression_errors(covariates_ND), ar_NP), ma_NQ)
 
     def loss(self, innovation_TN: Array) -> Array:
-        square_N = np.square(innovation_TN * self.counts_TN).sum(axis=0)
-        return self.sum_by_group(square_N) / self.sum_by_group(self.counts_TN.sum(axis=0).astype(np.float64))
+        square_N = np.square(innovation_TN * self.is_scored_TN).sum(axis=0)
+        return self.sum_by_group(square_N) / self.sum_by_group(self.is_scored_TN.sum(axis=0).astype(np.float64))
 
     def sum_by_group(self, values_N: Array) -> Array:
         """Return the sums over the series of each group."""
@@ -150,17 +150,19 @@ class _Panel:
         np.add.at(total_G, self.group_N, values_N)
         return total_G
 
-    def bound_roots(self, at_GK: Array) -> Array:
+    def bound_roots(self, coefficients_GK: Array) -> Array:
         """Return the coefficients with roots moved inside the bounds within which the model forgets.
 
         A moving-average root nearer to 1 would never forget what a jump made obsolete.
         """
-        covariates_GD, ar_GP, ma_GQ = np.split(at_GK, np.cumsum([self.covariates_TND.shape[2], self.p]), axis=1)
+        covariates_GD, ar_GP, ma_GQ = np.split(
+            coefficients_GK, np.cumsum([self.covariates_TND.shape[2], self.p]), axis=1
+        )
         return np.concatenate([covariates_GD, -_shrink_roots(-ar_GP, 0.99), _shrink_roots(ma_GQ, 0.95)], axis=1)
 
-    def gauss_newton_step(self, at_GK: Array, damping_G: Array) -> Array:
+    def gauss_newton_step(self, coefficients_GK: Array, damping_G: Array) -> Array:
         """Return the coefficients after one damped Gauss-Newton step on the derivatives of the innovations."""
-        covariates_ND, ar_NP, ma_NQ = self.split(at_GK)
+        covariates_ND, ar_NP, ma_NQ = self.split(coefficients_GK)
         error_TN = self.regression_errors(covariates_ND)
         innovation_TN = _invert_moving_average(_whiten(error_TN, ar_NP), ma_NQ)
         columns = [
@@ -169,12 +171,14 @@ class _Panel:
         ]
         columns += _lagged_panels(_invert_moving_average(error_TN, ma_NQ), self.p)
         columns += _lagged_panels(_invert_moving_average(innovation_TN, ma_NQ), self.q)
-        return self.bound_roots(at_GK + _solve_damped(*self.normal_equations(columns, innovation_TN), damping_G))
+        return self.bound_roots(
+            coefficients_GK + _solve_damped(*self.normal_equations(columns, innovation_TN), damping_G)
+        )
 
     def normal_equations(self, columns: list[Array], target_TN: Array) -> tuple[Array, Array]:
         """Return the sums of products, over the values that count, of inputs with each other and with the target."""
         count, series = len(columns), len(self.group_N)
-        counted = [column_TN * self.counts_TN for column_TN in columns]
+        counted = [column_TN * self.is_scored_TN for column_TN in columns]
         each_NKK, target_NK = np.empty((series, count, count)), np.empty((series, count))
         for i, one_TN in enumerate(counted):
             target_NK[:, i] = np.einsum("tn,tn->n", one_TN, target_TN)
@@ -185,7 +189,7 @@ class _Panel:
     def regress(self, columns: list[Array], target_TN: Array) -> Array:
         return _solve_damped(*self.normal_equations(columns, target_TN), np.zeros(int(self.group_N.max()) + 1))
 
-    def find_start(self) -> tuple[Array, Array]:
+    def initial_coefficients(self) -> tuple[Array, Array]:
         """Return the best of several starts for each group (none, one or both kinds of memory), and the losses."""
         covariates_GD = self.regress(list(np.moveaxis(self.covariates_TND, 2, 0)), self.value_TN)
         error_TN = self.regression_errors(covariates_GD[self.group_N])
@@ -281,9 +285,9 @@ def _inverse_roots(coefficients_NK: Array) -> NDArray[Any]:
     return np.linalg.eigvals(companion_NKK)
 
 
-def _lagged_panels(panel_TN: Array, count: int) -> list[Array]:
+def _lagged_panels(panel_TN: Array, num_lags: int) -> list[Array]:
     """Return the panel one iteration later, two later, and so on."""
-    return [np.concatenate([np.zeros_like(panel_TN[:lag]), panel_TN[:-lag]]) for lag in range(1, count + 1)]
+    return [np.concatenate([np.zeros_like(panel_TN[:lag]), panel_TN[:-lag]]) for lag in range(1, num_lags + 1)]
 
 
 def _shrink_roots(coefficients_GK: Array, largest: float) -> Array:

@@ -63,13 +63,13 @@ class Auto(Calibrated):
     (True, True)
     """
 
-    opts_out: ClassVar[Mapping[str, str]] = {
+    skipped_checks: ClassVar[Mapping[str, str]] = {
         "a_silent_worker_leaves_others_alone": "its correction of the network is learned from all workers together"
     }
 
-    _never_warns: ClassVar[bool] = True
-    _all_near: bool = False
-    _faster_W: Mask | None = None
+    _is_warning_free: ClassVar[bool] = True
+    _no_large_errors: bool = False
+    _unconfirmed_rise_W: Mask | None = None
 
     def __init__(self, covariates: Sequence[str] = ()) -> None:
         self.covariates = validated_covariate_names(covariates)
@@ -78,21 +78,21 @@ class Auto(Calibrated):
         super().__init__(PeriodicEvents(HeadStartMixture([averages, Seasonal(), network])))
         self._mixture = cast("HeadStartMixture", cast("PeriodicEvents", self._inner[0])._inner[0])
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return super().initial_state(count) | {
-            "forgotten": np.zeros(count),
-            "far": np.zeros(count),
-            "fastest": np.full(count, np.nan),
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        return super().initial_state(num_workers) | {
+            "forgotten": np.zeros(num_workers),
+            "far": np.zeros(num_workers),
+            "fastest": np.full(num_workers, np.nan),
         }
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         """Learn from a report; hide from the experts a speed that is far too fast until the next report confirms it."""
         fastest_W, self._mixture.hidden_W = self.state["fastest"], None
         accepted_W = speed_W
-        if self._faster_W is not None:
+        if self._unconfirmed_rise_W is not None:
             # Compared with all before: a worker that is fast again after a dip is as fast as it was. At 3 times,
             # speed-ups that last are followed late: 2% on jobs that change their synchronization.
-            self._mixture.hidden_W = hidden_W = self._faster_W & (speed_W > 5.0 * fastest_W)
+            self._mixture.hidden_W = hidden_W = self._unconfirmed_rise_W & (speed_W > 5.0 * fastest_W)
             accepted_W = np.where(hidden_W, np.nan, speed_W)
         self.state["fastest"] = np.fmax(fastest_W, accepted_W)
         super().update_from_report(report, speed_W, covariates_WD)
@@ -103,9 +103,9 @@ class Auto(Calibrated):
         if any_young and any_true(warming_W := self._find_warming_up(error_W)):
             self._forget(warming_W)
             error_W = np.where(warming_W, np.nan, error_W)
-        self._faster_W = None
+        self._unconfirmed_rise_W = None
         # Nobody is far off now, or was before: nobody has jumped.
-        if not (self._all_reports_usual and self._all_near and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
+        if not (self._all_reports_usual and self._no_large_errors and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
             jumped_W = self._find_jumped(error_W)
             if any_true(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
                 self._mixture._forget(jumped_W)
@@ -127,14 +127,14 @@ class Auto(Calibrated):
         beyond_W = np.where(before_W == 0, np.maximum(MIN_JUMP, 6.0 * self.state["scale"]), np.abs(before_W))
         far_W = np.where(np.abs(error_W) > beyond_W, np.sign(error_W) * beyond_W, 0.0)
         jumped_W = np.asarray(far_W * before_W > 0)
-        self._faster_W = (far_W > 0.0) & ~jumped_W & (self.state["compared"] >= WARM_UP_REPORTS)
+        self._unconfirmed_rise_W = (far_W > 0.0) & ~jumped_W & (self.state["compared"] >= WARM_UP_REPORTS)
         far_W = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
-        self.state["far"], self._all_near = far_W, not any_true(far_W)
+        self.state["far"], self._no_large_errors = far_W, not any_true(far_W)
         return jumped_W
 
-    def _forget(self, forgotten_W: Mask) -> None:
-        count_W = self.state["forgotten"] + forgotten_W
-        super()._forget(forgotten_W)
+    def _forget(self, reset_W: Mask) -> None:
+        count_W = self.state["forgotten"] + reset_W
+        super()._forget(reset_W)
         self.state["forgotten"] = count_W
 
 
@@ -151,8 +151,8 @@ class HeadStartMixture(Mixture):
             report, speed_W = hide_workers(report, self.hidden_W), np.where(self.hidden_W, np.nan, speed_W)
         super().update_from_report(report, speed_W, covariates_WD)
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        rows = super().initial_state(count)
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        rows = super().initial_state(num_workers)
         # regret of 9: the uncorrected network starts with about 40% of the weight
         rows["regret"][:, -1] += 9.0
         return rows

@@ -38,10 +38,10 @@ class LastValue(FleetPredictor):
     array([128.,  64.])
     """
 
-    _never_warns: ClassVar[bool] = True
+    _is_warning_free: ClassVar[bool] = True
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return {"last": np.full(count, np.nan)}
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        return {"last": np.full(num_workers, np.nan)}
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         self.state["last"] = np.where(np.isfinite(speed_W), speed_W, self.state["last"])
@@ -73,7 +73,7 @@ class EWMA(FleetPredictor):
     array([80.])
     """
 
-    _never_warns: ClassVar[bool] = True
+    _is_warning_free: ClassVar[bool] = True
     smoothing_: float = 0.2
 
     def __init__(self, smoothing: float | None = 0.2) -> None:
@@ -99,8 +99,8 @@ class EWMA(FleetPredictor):
         self.smoothing_ = float(SMOOTHING_GRID[np.argmin(self.errors_G_)])
         return self
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return {"level": np.full(count, np.nan)}
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        return {"level": np.full(num_workers, np.nan)}
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         self.state["level"] = smooth(self.state["level"], speed_W, self.smoothing_)
@@ -154,8 +154,8 @@ class HuberEWMA(FleetPredictor):
         super().__init__()
         self.smoothing = smoothing
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return {"level": np.full(count, np.nan), "deviation": np.full(count, np.nan)}
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        return {"level": np.full(num_workers, np.nan), "deviation": np.full(num_workers, np.nan)}
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         level_W, deviation_W, log_speed_W = self.state["level"], self.state["deviation"], np.log(speed_W)
@@ -258,8 +258,8 @@ class LocalLevel(FleetPredictor):
         self.workers = (*self.workers, *together.workers)
         self._all_reports_usual = False
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return {name: np.full(count, np.nan) for name in ("level", "doubt", "when")}
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        return {name: np.full(num_workers, np.nan) for name in ("level", "doubt", "when")}
 
     def initial_shared_state(self) -> dict[str, Array]:
         return {"iteration": np.zeros(1)}

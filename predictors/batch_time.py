@@ -139,7 +139,7 @@ class BatchTime(NestedPredictor):
         # a speed of its own, so what is known of the traces' covariates is looked up again.
         relatives = []
         for trace in traces:
-            curve_FW = np.stack([self._start_curve(worker) for worker in trace.workers]).T
+            curve_FW = np.stack([self._initial_curve(worker) for worker in trace.workers]).T
             curve = dict(zip(CURVE_FIELDS, curve_FW, strict=True))
             relatives.append(replace(trace, samples=_curve_seconds(curve, trace.samples)))
         fit_with(self._relative, relatives, replace(fit_options, summary=None, held_out=None))
@@ -180,7 +180,7 @@ class BatchTime(NestedPredictor):
     def _device_type(self, worker: str) -> str:
         return (self.devices or {}).get(worker, worker)
 
-    def _start_curve(self, worker: str) -> Array:
+    def _initial_curve(self, worker: str) -> Array:
         """Return the fitted curve of this worker or its device type, ``[F]``, or the median curve if there is none."""
         known = self.curves_.get(self._device_type(worker))
         if known is not None or not self.curves_:
@@ -193,12 +193,12 @@ class BatchTime(NestedPredictor):
         self._require_devices(tuple(map(str, workers)))
         super().reset(workers)
         for w in range(len(self.workers)):
-            self._set_start(w)
+            self._set_initial_curve(w)
 
     def join(self, worker: str) -> None:
         self._require_devices((*self.workers, str(worker)))
         super().join(worker)
-        self._set_start(len(self.workers) - 1)
+        self._set_initial_curve(len(self.workers) - 1)
 
     def _require_devices(self, workers: Sequence[str]) -> None:
         """Refuse names in ``devices`` that match no worker, or no fitted device: the fit would silently not be used."""
@@ -216,11 +216,11 @@ class BatchTime(NestedPredictor):
                 "leave out a worker of an unknown device"
             )
 
-    def _set_start(self, w: int) -> None:
-        for name, value in zip(CURVE_FIELDS, self._start_curve(self.workers[w]), strict=True):
-            self.state[name][w] = value
-        fitted = self._device_type(self.workers[w]) in self.curves_
-        self.state["information"][w] = 4.0 if fitted else UNKNOWN_INFORMATION
+    def _set_initial_curve(self, worker_index: int) -> None:
+        for name, value in zip(CURVE_FIELDS, self._initial_curve(self.workers[worker_index]), strict=True):
+            self.state[name][worker_index] = value
+        fitted = self._device_type(self.workers[worker_index]) in self.curves_
+        self.state["information"][worker_index] = 4.0 if fitted else UNKNOWN_INFORMATION
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         if not self.curves_:
@@ -236,11 +236,16 @@ class BatchTime(NestedPredictor):
             )
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        rows = {name: np.full(count, value) for name, value in zip(CURVE_FIELDS, PROPORTIONAL_CURVE, strict=True)}
-        unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "center")}
-        memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
-        return rows | unseen | memory | {"information": np.full(count, UNKNOWN_INFORMATION), "noise": np.zeros(count)}
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        rows = {name: np.full(num_workers, value) for name, value in zip(CURVE_FIELDS, PROPORTIONAL_CURVE, strict=True)}
+        unseen = {name: np.full(num_workers, np.nan) for name in ("last", "last_seconds", "center")}
+        memory = {"worked": np.zeros(num_workers), "failed": np.full(num_workers, np.inf)}
+        return (
+            rows
+            | unseen
+            | memory
+            | {"information": np.full(num_workers, UNKNOWN_INFORMATION), "noise": np.zeros(num_workers)}
+        )
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         size_W = np.asarray(report.samples, dtype=np.float64)
@@ -273,7 +278,7 @@ class BatchTime(NestedPredictor):
         # a smaller move of the batch is the balancer's reaction to noise, which would turn into a slope
         telling_W = np.abs(move_W) > 0.5 * np.sqrt(rows["noise"])
         if telling_W.any():
-            self._turn_lines(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
+            self._rotate_lines(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
         surprise_W = self._time_ratio(size_W, seconds_W) - 1.0
         smoothed_W = rows["noise"] + 0.2 * (np.square(surprise_W) - rows["noise"])
         rows["noise"] = np.where(np.isfinite(smoothed_W), smoothed_W, rows["noise"])
@@ -281,7 +286,7 @@ class BatchTime(NestedPredictor):
         nearer_W = np.where(np.isnan(center_W), size_W, center_W + 0.2 * (size_W - center_W))
         rows["center"] = np.where(np.isfinite(size_W), nearer_W, center_W)
 
-    def _turn_lines(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
+    def _rotate_lines(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
         """Turn each line about its point at the mean recent batch, whose time is known, by one step of RLS."""
         rows, center_W = self.state, self.state["center"]
         line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], center_W))
@@ -339,5 +344,5 @@ class BatchTime(NestedPredictor):
         return size_W * self._relative.forecast_speed(covariates_WD, 1) / _curve_seconds(self.state, size_W)
 
 
-def _curve_seconds(state_rows: Mapping[str, Array], size: Array) -> Array:
-    return np.maximum(state_rows["floor"], state_rows["intercept"] + state_rows["slope"] * size)
+def _curve_seconds(worker_states: Mapping[str, Array], size: Array) -> Array:
+    return np.maximum(worker_states["floor"], worker_states["intercept"] + worker_states["slope"] * size)

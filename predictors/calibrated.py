@@ -84,16 +84,16 @@ class Calibrated(NestedPredictor):
         self._inner = (as_fleet_predictor(predictor),)
         self._only_speed = _forecasts_only_speed(self._inner[0])
 
-    def initial_state(self, count: int) -> dict[str, Array]:
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
         return {
-            "quantiles": np.full((count, len(QUANTILE_LEVELS)), np.nan),
-            "multiples": np.tile(NORMAL_MULTIPLES_L, (count, 1)),
-            "scale": np.full(count, np.nan),
-            "compared": np.zeros(count),
-            "recent": np.full((count, RECENT_ERRORS), np.nan),
+            "quantiles": np.full((num_workers, len(QUANTILE_LEVELS)), np.nan),
+            "multiples": np.tile(NORMAL_MULTIPLES_L, (num_workers, 1)),
+            "scale": np.full(num_workers, np.nan),
+            "compared": np.zeros(num_workers),
+            "recent": np.full((num_workers, RECENT_ERRORS), np.nan),
         }
 
-    def _start_horizon(self, horizon_state: HorizonState) -> None:
+    def _init_horizon_state(self, horizon_state: HorizonState) -> None:
         """Start without any errors: those of the next iteration are too small for this horizon."""
 
     def _horizon_record_width(self) -> int:
@@ -148,9 +148,9 @@ class Calibrated(NestedPredictor):
             self._learn_horizon(horizon_state, np.log(speed_W), horizon_state.swap_forecast(record_WP))
         self._inner[0].update_from_report(report, speed_W, covariates_WD)
 
-    def _learn_horizon(self, horizon_state: HorizonState, log_speed_W: Array, passed_WP: Array) -> None:
+    def _learn_horizon(self, horizon_state: HorizonState, log_speed_W: Array, past_forecast_WP: Array) -> None:
         """Move quantiles by whether those stated ``horizon`` iterations ago held: overlapping errors move together."""
-        rows, error_W = horizon_state.state, log_speed_W - passed_WP[:, 0]
+        rows, error_W = horizon_state.state, log_speed_W - past_forecast_WP[:, 0]
         first_W = (rows["compared"] == 0) & np.isfinite(error_W)
         if any_true(first_W):
             rows["scale"] = np.where(
@@ -158,7 +158,7 @@ class Calibrated(NestedPredictor):
             )
             rows["multiples"] = np.where(first_W[:, None], self.state["multiples"], rows["multiples"])
             rows["compared"] = np.where(first_W, 10.0, rows["compared"])
-        _track_quantiles(rows, error_W, passed_WP[:, 1:], is_settled=False)
+        _track_quantiles(rows, error_W, past_forecast_WP[:, 1:], is_settled=False)
 
     def _track_error(self, error_W: Array) -> None:
         # Without new workers or missing reports there is a shorter way.
@@ -175,60 +175,68 @@ def _forecasts_only_speed(predictor: FleetPredictor) -> bool:
     return type(predictor).make_forecast is FleetPredictor.make_forecast
 
 
-def _track_quantiles(rows: dict[str, Array], error_W: Array, stated_WL: Array, is_settled: bool) -> None:
+def _track_quantiles(worker_states: dict[str, Array], error_W: Array, predicted_WL: Array, is_settled: bool) -> None:
     """Move every quantile by whether the stated one held; a worker that did not report keeps its quantiles."""
     size_W = np.maximum(np.abs(error_W), 1e-4)
-    sudden_W = _find_sudden_noise(rows, error_W, size_W)
+    sudden_W = _find_sudden_noise(worker_states, error_W, size_W)
     is_settled = is_settled and sudden_W is None
     rate: Array | float = SCALE_SMOOTHING
     if not is_settled:
-        rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
+        rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + worker_states["compared"]))
     # one error counts for at most ten scales
-    scale_W = rows["scale"] + rate * (np.minimum(size_W, 10.0 * rows["scale"]) - rows["scale"])
+    scale_W = worker_states["scale"] + rate * (
+        np.minimum(size_W, 10.0 * worker_states["scale"]) - worker_states["scale"]
+    )
     # a quantile moves by 0.15 running scales per iteration
-    moved_WL = rows["multiples"] + 0.15 * (np.array(QUANTILE_LEVELS) - (error_W[:, None] <= stated_WL))
+    moved_WL = worker_states["multiples"] + 0.15 * (np.array(QUANTILE_LEVELS) - (error_W[:, None] <= predicted_WL))
     seen_W: Mask | float = 1.0
     if not is_settled:
         seen_W = np.isfinite(error_W)
-        scale_W = np.where(seen_W, np.where(np.isnan(scale_W), size_W, scale_W), rows["scale"])
-        moved_WL = np.where(seen_W[:, None] & np.isfinite(stated_WL), moved_WL, rows["multiples"])
+        scale_W = np.where(seen_W, np.where(np.isnan(scale_W), size_W, scale_W), worker_states["scale"])
+        moved_WL = np.where(seen_W[:, None] & np.isfinite(predicted_WL), moved_WL, worker_states["multiples"])
     crossed_WL = moved_WL[:, 1:] < moved_WL[:, :-1]
     if any_true(crossed_WL):  # few quantiles ever cross
         crossed_W = crossed_WL.any(axis=1)
         moved_WL[crossed_W] = np.sort(moved_WL[crossed_W], axis=1)
-    rows["scale"], rows["multiples"], rows["compared"] = scale_W, moved_WL, rows["compared"] + seen_W
+    worker_states["scale"], worker_states["multiples"], worker_states["compared"] = (
+        scale_W,
+        moved_WL,
+        worker_states["compared"] + seen_W,
+    )
     # wider by 3/n after n errors, about as Student's t: the scale is uncertain too
-    wide_W = scale_W * (1.0 + 3.0 / (1.0 + rows["compared"]))
-    rows["quantiles"] = wide_W[:, None] * rows["multiples"]
+    wide_W = scale_W * (1.0 + 3.0 / (1.0 + worker_states["compared"]))
+    worker_states["quantiles"] = wide_W[:, None] * worker_states["multiples"]
     if sudden_W is not None:
         sudden_WL = sudden_W[:, None] * (NORMAL_SCORES_L / NORMAL_SCORES_L[HIGH_INDEX])
-        rows["quantiles"] = np.where(np.abs(sudden_WL) > np.abs(rows["quantiles"]), sudden_WL, rows["quantiles"])
+        worker_states["quantiles"] = np.where(
+            np.abs(sudden_WL) > np.abs(worker_states["quantiles"]), sudden_WL, worker_states["quantiles"]
+        )
 
 
-def _find_sudden_noise(rows: dict[str, Array], error_W: Array, size_W: Array) -> Array | None:
+def _find_sudden_noise(worker_states: dict[str, Array], error_W: Array, size_W: Array) -> Array | None:
     """Return the size that the next errors of a worker may have whose last one was sudden; None without any such.
 
     One may be an outlier, and the next interval alone is wider. With several, to both sides, noise has grown, and the
     intervals start again. Errors to one side only are no noise: a forecast that is late follows by itself.
     """
-    recent_WR, far_W = rows["recent"], size_W > SUDDEN_SCALES * rows["scale"]
+    recent_WR, far_W = worker_states["recent"], size_W > SUDDEN_SCALES * worker_states["scale"]
     last_WR = np.empty((len(error_W), RECENT_ERRORS + 1), order="F")
     last_WR[:, 0], last_WR[:, 1:] = error_W, recent_WR
-    rows["recent"] = last_WR[:, :-1]
+    worker_states["recent"] = last_WR[:, :-1]
     if not all_finite(error_W):
-        rows["recent"] = np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
+        worker_states["recent"] = np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
     if not any_true(far_W):
         return None
-    far_W &= rows["compared"] >= 20
-    bound_W1 = SUDDEN_SCALES * rows["scale"][:, None]
+    far_W &= worker_states["compared"] >= 20
+    bound_W1 = SUDDEN_SCALES * worker_states["scale"][:, None]
     above_WR, below_WR = last_WR > bound_W1, last_WR < -bound_W1
     restarted_W = (
         far_W & above_WR.any(axis=1) & below_WR.any(axis=1) & ((above_WR | below_WR).sum(axis=1) >= RECENT_ERRORS)
     )
     if any_true(restarted_W):
-        rows["scale"] = np.where(restarted_W, np.abs(last_WR).mean(axis=1), rows["scale"])
-        rows["multiples"] = np.where(restarted_W[:, None], NORMAL_MULTIPLES_L, rows["multiples"])
-        rows["compared"] = np.where(restarted_W, RECENT_ERRORS + 1.0, rows["compared"])
+        worker_states["scale"] = np.where(restarted_W, np.abs(last_WR).mean(axis=1), worker_states["scale"])
+        worker_states["multiples"] = np.where(restarted_W[:, None], NORMAL_MULTIPLES_L, worker_states["multiples"])
+        worker_states["compared"] = np.where(restarted_W, RECENT_ERRORS + 1.0, worker_states["compared"])
     # Three times: normal errors are in 80% of cases within three times the size of another.
     sudden_W: Array = 3.0 * np.where(above_WR | below_WR, np.abs(last_WR), 0.0).max(axis=1) * (far_W & ~restarted_W)
     return sudden_W

@@ -4,7 +4,7 @@
 
     checks.run(checks.fitted(MyPredictor()))
 
-A predictor for which a check makes no sense declares so: ``opts_out = {"learns_a_constant": "the reason"}``.
+A predictor for which a check makes no sense declares so: ``skipped_checks = {"learns_a_constant": "the reason"}``.
 Axes: T iterations, W workers, D covariates.
 """
 
@@ -52,7 +52,7 @@ def fitted(predictor: Predictor) -> Factory:
     return FittedFactory(predictor)
 
 
-def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
+def run(make_predictor: Factory, names: Sequence[str] | None = None) -> list[str]:
     """Run all checks, or those named, and return the names of those that ran.
 
     Raises
@@ -66,11 +66,11 @@ def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
     >>> len(run(fitted(EWMA()))) == len(CHECKS)
     True
     """
-    made = make()
-    opted_out = getattr(made, "opts_out", {})
+    made = make_predictor()
+    opted_out = getattr(made, "skipped_checks", {})
     chosen = [name for name in names or CHECKS if name not in opted_out]
     for name in chosen:
-        CHECKS[name](make)
+        CHECKS[name](make_predictor)
     return chosen
 
 
@@ -95,9 +95,9 @@ def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-unty
 # -- the contract ------------------------------------------------------------------------------------------------
 
 
-def predict_is_pure(make: Factory) -> None:
+def predict_is_pure(make_predictor: Factory) -> None:
     """Two calls in a row give the same answer, and a call changes nothing."""
-    polled, silent = _warm_up(make), _warm_up(make)
+    polled, silent = _warm_up(make_predictor), _warm_up(make_predictor)
     first, second = polled.predict(), polled.predict()
     _require_same(
         first, second, "predict() must return the same forecast twice in a row, but returned two different ones"
@@ -106,17 +106,17 @@ def predict_is_pure(make: Factory) -> None:
     _require_same_future(polled, silent, "predict() must not change the state, but calling it changed later forecasts")
 
 
-def defined_before_the_first_report(make: Factory) -> None:
+def defined_before_the_first_report(make_predictor: Factory) -> None:
     """There is a forecast before the first report, and its spread is infinite."""
-    forecast = _start(make).predict()
+    forecast = _start(make_predictor).predict()
     _require_usable(forecast)
     spread = forecast.spread
     _require(np.isinf(spread).all(), f"spreads must be infinite before the first report, got {spread}")
 
 
-def survives_gaps(make: Factory) -> None:
+def survives_gaps(make_predictor: Factory) -> None:
     """Missing reports (NaN) of one worker, or of all, leave every forecast usable."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     for gap in ([np.nan, 0.5, 0.5], [np.nan] * 3, [0.5, np.nan, np.nan]):
         for _ in range(5):
             predictor.observe(_make_report(gap))
@@ -124,9 +124,9 @@ def survives_gaps(make: Factory) -> None:
     _require_usable(_continue_and_forecast(predictor))
 
 
-def survives_zero_time(make: Factory) -> None:
+def survives_zero_time(make_predictor: Factory) -> None:
     """A report of zero seconds or zero samples counts as no report."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     predictor.observe(_make_report([0.0, 0.5, 0.5]))
     _require_usable(predictor.predict())
     predictor.observe(Report(samples=np.zeros(3), seconds=np.zeros(3)))
@@ -134,17 +134,17 @@ def survives_zero_time(make: Factory) -> None:
     _require_usable(_continue_and_forecast(predictor))
 
 
-def survives_garbage(make: Factory) -> None:
+def survives_garbage(make_predictor: Factory) -> None:
     """Infinite, negative and impossibly large or small reports leave every forecast usable."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     for garbage in (np.inf, -1.0, 1e300, 1e-300):
         predictor.observe(_make_report([garbage, 0.5, 0.5]))
         _require_usable(predictor.predict())
 
 
-def survives_jumps(make: Factory) -> None:
+def survives_jumps(make_predictor: Factory) -> None:
     """A speed that jumps a thousandfold, up and down, leaves every forecast usable and is followed."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     for seconds in (5e-4, 0.5, 500.0):
         for _ in range(60):
             predictor.observe(_make_report([seconds, 0.5, 0.5]))
@@ -156,18 +156,18 @@ def survives_jumps(make: Factory) -> None:
         )
 
 
-def a_silent_worker_gets_a_usable_forecast(make: Factory) -> None:
+def a_silent_worker_gets_a_usable_forecast(make_predictor: Factory) -> None:
     """A worker that never reports is forecast from the others and does not disturb them."""
-    predictor = _start(make)
+    predictor = _start(make_predictor)
     for report in _random_reports(30):
         predictor.observe(_hide_worker(report, 2))
         _require_usable(predictor.predict())
     _require_unknown(predictor, 2, "the spread of a worker that never reported must be infinite")
 
 
-def learns_a_constant(make: Factory) -> None:
+def learns_a_constant(make_predictor: Factory) -> None:
     """A worker of constant speed is forecast at that speed."""
-    predictor = _observe_all(_start(make), [_make_report([0.5, 0.25, 2.0])] * 100)
+    predictor = _observe_all(_start(make_predictor), [_make_report([0.5, 0.25, 2.0])] * 100)
     error = np.abs(predictor.predict().speed / np.array([128.0, 256.0, 32.0]) - 1.0)
     _require(
         (error < 0.05).all(),
@@ -175,10 +175,10 @@ def learns_a_constant(make: Factory) -> None:
     )
 
 
-def permuting_workers_permutes_forecasts(make: Factory) -> None:
+def permuting_workers_permutes_forecasts(make_predictor: Factory) -> None:
     """The order of the workers does not matter to any of them."""
     order = np.array([2, 0, 1])
-    straight, permuted = _start(make), make()
+    straight, permuted = _start(make_predictor), make_predictor()
     permuted.reset([FLEET[i] for i in order])
     for report in _random_reports(40):
         straight.observe(report)
@@ -189,9 +189,12 @@ def permuting_workers_permutes_forecasts(make: Factory) -> None:
     )
 
 
-def state_resumes_exactly(make: Factory) -> None:
+def state_resumes_exactly(make_predictor: Factory) -> None:
     """Loading a state into a new predictor, never fitted, continues bit for bit."""
-    original, resumed = _warm_up(make), make.unfitted() if isinstance(make, FittedFactory) else make()
+    original, resumed = (
+        _warm_up(make_predictor),
+        make_predictor.unfitted() if isinstance(make_predictor, FittedFactory) else make_predictor(),
+    )
     resumed.load_state_dict(original.state_dict())
     _require_workers(resumed, original.workers, "load_state_dict()")
     _require_same_future(
@@ -201,9 +204,9 @@ def state_resumes_exactly(make: Factory) -> None:
     )
 
 
-def state_is_a_snapshot(make: Factory) -> None:
+def state_is_a_snapshot(make_predictor: Factory) -> None:
     """A state saved earlier does not change while the predictor goes on learning."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     state = predictor.state_dict()
     before = {name: np.array(value) for name, value in state.items()}
     _continue_and_forecast(predictor)
@@ -211,18 +214,18 @@ def state_is_a_snapshot(make: Factory) -> None:
     _require(same, "state_dict() must return copies, but its arrays changed when the predictor went on learning")
 
 
-def copies_and_pickles(make: Factory) -> None:
+def copies_and_pickles(make_predictor: Factory) -> None:
     """A deep copy and an unpickled one continue as the original, independently of it."""
-    original = _warm_up(make)
+    original = _warm_up(make_predictor)
     twins = {"a deep copy": copy.deepcopy(original), "an unpickled predictor": pickle.loads(pickle.dumps(original))}
     expected = _continue_and_forecast(original)
     for kind, twin in twins.items():
         _require_same(expected, _continue_and_forecast(twin), f"{kind} must forecast like the original, but does not")
 
 
-def joining_leaves_others_alone(make: Factory) -> None:
+def joining_leaves_others_alone(make_predictor: Factory) -> None:
     """A worker that joins stands last; the forecasts of the others stay."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     before = predictor.predict().speed
     predictor.join("d")
     _require_workers(predictor, (*FLEET, "d"), "join('d')")
@@ -238,9 +241,9 @@ def joining_leaves_others_alone(make: Factory) -> None:
     )
 
 
-def leaving_leaves_others_alone(make: Factory) -> None:
+def leaving_leaves_others_alone(make_predictor: Factory) -> None:
     """A worker that leaves is gone; the forecasts of the others stay, and it may come back as a new one."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     before = predictor.predict().speed
     predictor.leave("b")
     _require_workers(predictor, ("a", "c"), "leave('b')")
@@ -253,9 +256,9 @@ def leaving_leaves_others_alone(make: Factory) -> None:
     _require_unknown(predictor, 2, "a worker that leaves and joins again must start as new, with an infinite spread")
 
 
-def renaming_keeps_what_was_learned(make: Factory) -> None:
+def renaming_keeps_what_was_learned(make_predictor: Factory) -> None:
     """A worker under another name keeps its place and its state, also when the state is saved and resumed."""
-    renamed, resumed, untouched = _warm_up(make), make(), _warm_up(make)
+    renamed, resumed, untouched = _warm_up(make_predictor), make_predictor(), _warm_up(make_predictor)
     renamed.rename("b", "B")
     _require_workers(renamed, ("a", "B", "c"), "rename('b', 'B')")
     _require_same(renamed.predict(), untouched.predict(), "rename() must not change the next forecast, but did")
@@ -273,9 +276,9 @@ def renaming_keeps_what_was_learned(make: Factory) -> None:
     )
 
 
-def silence_is_survived(make: Factory) -> None:
+def silence_is_survived(make_predictor: Factory) -> None:
     """A worker silent for hundreds of iterations is forecast well once it is back."""
-    silent = _warm_up(make)
+    silent = _warm_up(make_predictor)
     before = silent.predict().spread[0]
     _observe_all(silent, (_hide_worker(report, 0) for report in _random_reports(SILENT_ITERATIONS, seed=3)))
     waited = silent.predict()
@@ -294,9 +297,9 @@ def silence_is_survived(make: Factory) -> None:
     )
 
 
-def a_silent_worker_leaves_others_alone(make: Factory) -> None:
+def a_silent_worker_leaves_others_alone(make_predictor: Factory) -> None:
     """A worker that stops reporting does not change the forecasts of the others."""
-    silent, present = _warm_up(make), _warm_up(make)
+    silent, present = _warm_up(make_predictor), _warm_up(make_predictor)
     for report in _random_reports(SILENT_ITERATIONS, seed=3):
         silent.observe(_hide_worker(report, 0))
         present.observe(report)
@@ -304,9 +307,9 @@ def a_silent_worker_leaves_others_alone(make: Factory) -> None:
     _require(same, "a worker that stops reporting must not change the forecasts of the others, but did")
 
 
-def a_missing_report_changes_nothing(make: Factory) -> None:
+def a_missing_report_changes_nothing(make_predictor: Factory) -> None:
     """A missing report leaves that worker's state as it is, to the last bit, however often."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     before = predictor.state_dict()
     for report in _random_reports(SILENT_ITERATIONS, seed=4):
         predictor.observe(replace(_hide_worker(report, 0), covariates=None))
@@ -316,17 +319,17 @@ def a_missing_report_changes_nothing(make: Factory) -> None:
             _require(unchanged, f"a missing report must not change its worker's state, but changed {name!r}")
 
 
-def reset_forgets(make: Factory) -> None:
+def reset_forgets(make_predictor: Factory) -> None:
     """After reset the predictor behaves like one that never observed anything."""
-    used, new = _warm_up(make), _start(make)
+    used, new = _warm_up(make_predictor), _start(make_predictor)
     used.reset(FLEET)
     _require_same(used.predict(), new.predict(), "after reset(), the first forecast must be that of a new predictor")
     _require_same_future(used, new, "after reset(), later forecasts must be those of a new predictor, but they differ")
 
 
-def memory_is_bounded(make: Factory) -> None:
+def memory_is_bounded(make_predictor: Factory) -> None:
     """A thousand iterations take no more memory than a hundred."""
-    predictor = _observe_all(_start(make), _random_reports(100))
+    predictor = _observe_all(_start(make_predictor), _random_reports(100))
     small = len(pickle.dumps(predictor))
     large = len(pickle.dumps(_observe_all(predictor, _random_reports(1000))))
     _require(
@@ -335,9 +338,9 @@ def memory_is_bounded(make: Factory) -> None:
     )
 
 
-def further_horizons_are_usable(make: Factory) -> None:
+def further_horizons_are_usable(make_predictor: Factory) -> None:
     """There are forecasts two and ten iterations ahead, no more certain than one ahead."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     near, far = predictor.predict(horizon=1), predictor.predict(horizon=10)
     _require_usable(predictor.predict(horizon=2))
     _require_usable(far)
@@ -347,9 +350,9 @@ def further_horizons_are_usable(make: Factory) -> None:
     )
 
 
-def missing_covariates_are_survived(make: Factory) -> None:
+def missing_covariates_are_survived(make_predictor: Factory) -> None:
     """Covariates may be absent, or NaN for one worker or all: forecasts stay usable."""
-    predictor = _warm_up(make)
+    predictor = _warm_up(make_predictor)
     width = len(predictor.covariate_names)
     for covariates in (None, np.full((3, width), np.nan), np.where(np.eye(3, width) > 0, np.nan, 1e6)):
         _require_usable(predictor.predict(covariates=covariates))
@@ -357,9 +360,9 @@ def missing_covariates_are_survived(make: Factory) -> None:
     _require_usable(_continue_and_forecast(predictor))
 
 
-def inputs_are_left_alone(make: Factory) -> None:
+def inputs_are_left_alone(make_predictor: Factory) -> None:
     """Neither observe nor predict writes to its input arrays or keeps a reference to them."""
-    watched, clean = _warm_up(make), _warm_up(make)
+    watched, clean = _warm_up(make_predictor), _warm_up(make_predictor)
     seconds = np.array([0.5, 0.25, 1.0])
     covariates = np.ones((3, len(watched.covariate_names)))
     watched.observe(_make_report(seconds, covariates))
@@ -375,18 +378,18 @@ def inputs_are_left_alone(make: Factory) -> None:
     _require_same_future(watched, clean, problem)
 
 
-def forecasts_are_deterministic(make: Factory) -> None:
+def forecasts_are_deterministic(make_predictor: Factory) -> None:
     """The same reports give bit-identical forecasts."""
     _require_same(
-        _warm_up(make).predict(),
-        _warm_up(make).predict(),
+        _warm_up(make_predictor).predict(),
+        _warm_up(make_predictor).predict(),
         "two copies with the same reports must return the same forecast, but returned different ones",
     )
 
 
-def a_report_of_another_fleet_is_refused(make: Factory) -> None:
+def a_report_of_another_fleet_is_refused(make_predictor: Factory) -> None:
     """A report whose length is not that of the fleet raises a ValueError and leaves the state unchanged."""
-    predictor, untouched = _warm_up(make), _warm_up(make)
+    predictor, untouched = _warm_up(make_predictor), _warm_up(make_predictor)
     try:
         predictor.observe(Report(samples=[SAMPLES] * 5, seconds=[0.5] * 5))
     except ValueError:
@@ -398,9 +401,9 @@ def a_report_of_another_fleet_is_refused(make: Factory) -> None:
         )
 
 
-def quantiles_are_ordered(make: Factory) -> None:
+def quantiles_are_ordered(make_predictor: Factory) -> None:
     """A higher quantile is never a lower speed, and none is NaN or negative."""
-    forecast = _warm_up(make).predict()
+    forecast = _warm_up(make_predictor).predict()
     quantiles = np.stack([forecast.quantile(q) for q in (0.05, 0.25, 0.5, 0.75, 0.95)])
     _require((quantiles >= 0).all(), "quantile(q) must not be NaN or negative, but is for some q")
     _require((np.diff(quantiles, axis=0) >= 0).all(), "quantile(q) must not decrease when q grows, but does")
@@ -477,9 +480,9 @@ def _make_report(seconds: Sequence[float] | Array, covariates: Array | None = No
     return Report(samples=np.full(len(seconds), SAMPLES), seconds=np.asarray(seconds), covariates=covariates)
 
 
-def _random_reports(count: int, seed: int = 1) -> Iterator[Report]:
+def _random_reports(num_reports: int, seed: int = 1) -> Iterator[Report]:
     rng = np.random.default_rng(seed)
-    for _ in range(count):
+    for _ in range(num_reports):
         yield _make_report(np.array([0.5, 0.25, 1.0]) * np.exp(rng.normal(0.0, 0.1, 3)))
 
 
@@ -489,8 +492,8 @@ def _hide_worker(report: Report, worker: int) -> Report:
     return _make_report(seconds)
 
 
-def _start(make: Factory) -> Predictor:
-    predictor = make()
+def _start(make_predictor: Factory) -> Predictor:
+    predictor = make_predictor()
     predictor.reset(FLEET)
     return predictor
 
@@ -501,8 +504,8 @@ def _observe_all(predictor: Predictor, reports: Iterable[Report]) -> Predictor:
     return predictor
 
 
-def _warm_up(make: Factory) -> Predictor:
-    return _observe_all(_start(make), _random_reports(30))
+def _warm_up(make_predictor: Factory) -> Predictor:
+    return _observe_all(_start(make_predictor), _random_reports(30))
 
 
 def _continue_and_forecast(predictor: Predictor) -> Forecast:

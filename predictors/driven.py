@@ -55,14 +55,14 @@ class DrivenAverages(FleetPredictor):
     def covariate_names(self) -> tuple[str, ...]:
         return self.covariates
 
-    def initial_state(self, count: int) -> dict[str, Array]:
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
         covariates = len(self.covariates)
         return {
-            "level": np.full((count, self.columns), np.nan),
-            "seen": np.zeros(count),
-            "covariate": np.full((count, covariates), np.nan),
-            "covariate_level": np.full((count, covariates), np.nan),
-            "error": np.full(count, np.nan),
+            "level": np.full((num_workers, self.columns), np.nan),
+            "seen": np.zeros(num_workers),
+            "covariate": np.full((num_workers, covariates), np.nan),
+            "covariate_level": np.full((num_workers, covariates), np.nan),
+            "error": np.full(num_workers, np.nan),
         }
 
     def initial_shared_state(self) -> dict[str, Array]:

@@ -49,16 +49,16 @@ class PeriodicEvents(NestedPredictor):
         self.predictor = predictor
         self._inner = (as_fleet_predictor(predictor),)
 
-    def initial_state(self, count: int) -> dict[str, Array]:
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
         return {
-            "seen": np.zeros(count),
-            "usual": np.full(count, np.nan),
-            "when": np.full((count, REMEMBERED_EVENTS), np.nan),
-            "effect": np.full((count, REMEMBERED_EVENTS), np.nan),
-            "events": np.zeros(count),
-            "returns": np.zeros(count),
-            "due": np.full(count, np.nan),
-            "due_effect": np.zeros(count),
+            "seen": np.zeros(num_workers),
+            "usual": np.full(num_workers, np.nan),
+            "when": np.full((num_workers, REMEMBERED_EVENTS), np.nan),
+            "effect": np.full((num_workers, REMEMBERED_EVENTS), np.nan),
+            "events": np.zeros(num_workers),
+            "returns": np.zeros(num_workers),
+            "due": np.full(num_workers, np.nan),
+            "due_effect": np.zeros(num_workers),
         }
 
     def _find_due(self, horizon: int = 1) -> Mask | None:

@@ -57,7 +57,7 @@ class FixedPart:
     """
 
     latest_report: Report
-    _rows: dict[str, Array]
+    _worker_states: dict[str, Array]
     _weights_WH: Array
     _reference: float | None
     """Samples that every report is brought to; fixed, because other ones would change all speeds."""
@@ -80,7 +80,7 @@ class FixedPart:
     @property
     def share(self) -> Array:
         """Share of each worker's time at the mean batch that is taken to be fixed, ``[W]``."""
-        seconds_W = np.where(np.isnan(self._rows["usual"]), 1.0, self._rows["usual"])
+        seconds_W = np.where(np.isnan(self._worker_states["usual"]), 1.0, self._worker_states["usual"])
         return self._fixed_seconds(seconds_W) / seconds_W
 
     def fit(self, traces: Trace | Iterable[Trace]) -> Self:
@@ -94,20 +94,22 @@ class FixedPart:
 
     def join(self, worker: str) -> None:
         self.predictor.join(worker)
-        fresh = _fresh_rows(1)
-        self._set_rows({name: np.concatenate([rows, fresh[name]]) for name, rows in self._rows.items()})
+        fresh = _initial_worker_states(1)
+        self._set_worker_states(
+            {name: np.concatenate([rows, fresh[name]]) for name, rows in self._worker_states.items()}
+        )
 
     def leave(self, worker: str) -> None:
         stays_W = np.array([other != worker for other in self.workers])
         self.predictor.leave(worker)
-        self._set_rows({name: rows[stays_W] for name, rows in self._rows.items()})
+        self._set_worker_states({name: rows[stays_W] for name, rows in self._worker_states.items()})
 
     def rename(self, old: str, new: str) -> None:
         self.predictor.rename(old, new)
 
     def observe(self, report: Report) -> None:
         size_W, speed_W = np.asarray(report.samples, dtype=np.float64), report.speed
-        if len(speed_W) != len(self._rows["size"]):
+        if len(speed_W) != len(self._worker_states["size"]):
             self.predictor.observe(report)  # which refuses it
         if not report.complete:
             size_W = np.where(np.isfinite(speed_W) & np.isfinite(size_W), size_W, np.nan)
@@ -116,12 +118,12 @@ class FixedPart:
             reference = float(np.nanmean(size_W))
         with np.errstate(all="ignore"):
             seconds_W = size_W / speed_W
-            rows, moved = self._learn_rows(report, size_W, seconds_W, reference or 1.0)
-            before, weights = self._rows, self._weights_WH
+            rows, moved = self._updated_worker_states(report, size_W, seconds_W, reference or 1.0)
+            before, weights = self._worker_states, self._weights_WH
             if moved:
-                self._set_rows(rows)
+                self._set_worker_states(rows)
             else:
-                self._rows = rows
+                self._worker_states = rows
             relative_W = size_W / (reference or 1.0)
             at_reference_W = seconds_W / self._relative_seconds(seconds_W, relative_W)
             if any_true(rows["passing"]):
@@ -132,7 +134,7 @@ class FixedPart:
         try:
             self.predictor.observe(at_reference)
         except BaseException:
-            self._rows, self._weights_WH = before, weights  # a refused report must change nothing
+            self._worker_states, self._weights_WH = before, weights  # a refused report must change nothing
             raise
         self._reference, self.latest_report = reference, at_reference
 
@@ -146,7 +148,7 @@ class FixedPart:
         return replace(forecast, batch_time=curves)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        mine = {STATE_PREFIX + name: rows.copy() for name, rows in self._rows.items()}
+        mine = {STATE_PREFIX + name: rows.copy() for name, rows in self._worker_states.items()}
         reference = np.array(np.nan if self._reference is None else self._reference)
         return {**self.predictor.state_dict(), **mine, f"{STATE_PREFIX}reference": reference}
 
@@ -154,7 +156,7 @@ class FixedPart:
         """Resume from what ``state_dict`` returned, or from a state of the inner predictor alone."""
         inner = {name: value for name, value in state.items() if not name.startswith(STATE_PREFIX)}
         self.predictor.load_state_dict(inner)
-        fresh = _fresh_rows(len(self.workers))
+        fresh = _initial_worker_states(len(self.workers))
         rows = {name: np.array(state.get(STATE_PREFIX + name, value), value.dtype) for name, value in fresh.items()}
         for name, value in fresh.items():
             if rows[name].shape != value.shape:
@@ -165,22 +167,22 @@ class FixedPart:
                 )
         reference = float(state.get(f"{STATE_PREFIX}reference", np.nan))
         self._reference = None if np.isnan(reference) else reference
-        self._set_rows(rows)
+        self._set_worker_states(rows)
 
     def _clear(self) -> None:
         self._reference = None
-        self._set_rows(_fresh_rows(len(self.workers)))
+        self._set_worker_states(_initial_worker_states(len(self.workers)))
 
-    def _set_rows(self, rows: dict[str, Array]) -> None:
+    def _set_worker_states(self, worker_states: dict[str, Array]) -> None:
         """Load what is known of each worker, and weigh the hypotheses by it."""
-        self._rows = rows
-        self._weights_WH = _hypothesis_weights(rows["evidence"])
+        self._worker_states = worker_states
+        self._weights_WH = _hypothesis_weights(worker_states["evidence"])
 
-    def _learn_rows(
+    def _updated_worker_states(
         self, report: Report, size_W: Array, seconds_W: Array, reference: float
     ) -> tuple[dict[str, Array], bool]:
         """Return what is known of each worker after this report, and whether there is new evidence."""
-        before, rows = self._rows, dict(self._rows)
+        before, rows = self._worker_states, dict(self._worker_states)
         change_W = np.log(seconds_W / before["seconds"])
         # sizes within 2% count as equal
         moved_W = np.abs(size_W / before["size"] - 1.0) >= 0.02
@@ -239,7 +241,7 @@ class FixedPart:
         A size changes because a change of speed is foreseen, and the last time alone would take the one for the effect
         of the other. So times are compared with the inner predictor's own forecast, where that has been closer.
         """
-        rows = self._rows
+        rows = self._worker_states
         now_W = seconds_W / self._relative_seconds(seconds_W, size_W / reference)
         last_W = rows["seconds"] / self._relative_seconds(rows["seconds"], rows["size"] / reference)
         forecast_W = reference / self.predictor.predict(covariates=report.covariates).speed
@@ -252,37 +254,39 @@ class FixedPart:
         foreseen_W = np.where(follow_W, np.log(forecast_W / last_W), 0.0)
         return missed_W2, np.where(follow_W, error_W2[:, 1], error_W2[:, 0]), foreseen_W
 
-    def _follow_jumps(self, rows: dict[str, Array], size_W: Array, rose_W: Mask, calm_W: Mask, moved_W: Mask) -> None:
+    def _follow_jumps(
+        self, worker_states: dict[str, Array], size_W: Array, rose_W: Mask, calm_W: Mask, moved_W: Mask
+    ) -> None:
         """Note jumps, and whether those before were over at once, in place.
 
         ``rose_W``: whose time has just jumped up. ``calm_W``: whose time is again as it was before a jump. ``moved_W``:
         whose size has changed, so that a fall says nothing about the jump.
         """
-        before = self._rows
+        before = self._worker_states
         first_W = (before["jump"] == 1) & ~moved_W & np.isfinite(size_W)
         fading_W = np.where(first_W, 0.95, 1.0)  # earlier jumps count less at each further one
-        rows["over"] = before["over"] * fading_W + (first_W & calm_W)
-        rows["lasted"] = before["lasted"] * fading_W + (first_W & ~calm_W)
+        worker_states["over"] = before["over"] * fading_W + (first_W & calm_W)
+        worker_states["lasted"] = before["lasted"] * fading_W + (first_W & ~calm_W)
         # within 3 reports after a jump, it may turn out to have been a pause
         after_W = np.where(calm_W | (before["jump"] >= 3), 0.0, before["jump"] + (before["jump"] > 0))
         begins_W = rose_W & (before["jump"] == 0)
-        over, lasted = np.add.reduce(rows["over"]), np.add.reduce(rows["lasted"])
+        over, lasted = np.add.reduce(worker_states["over"]), np.add.reduce(worker_states["lasted"])
         since_W2 = np.stack([before["count"] - before["when"][:, 0], before["when"][:, 0] - before["when"][:, 1]], 1)
         periodic_W = since_W2[:, 0] == since_W2[:, 1]  # what returns is left to predictors that foresee it
         # Where four of five jumps were over at the next report, counted with one of each kind beforehand, a jump is
         # hidden from the inner predictor until it lasts.
-        rows["passing"] = 1.0 * (begins_W & ~periodic_W & bool((over + 1.0) / (over + lasted + 2.0) >= 0.8))
+        worker_states["passing"] = 1.0 * (begins_W & ~periodic_W & bool((over + 1.0) / (over + lasted + 2.0) >= 0.8))
         newest_W2 = np.stack([before["count"], before["when"][:, 0]], axis=1)
-        rows["when"] = np.where(begins_W[:, None], newest_W2, before["when"])
-        rows["jump"] = np.where(begins_W, 1.0, after_W)
-        rows["calm_size"] = np.where(begins_W, before["size"], before["calm_size"])
-        rows["calm_seconds"] = np.where(begins_W, before["seconds"], before["calm_seconds"])
+        worker_states["when"] = np.where(begins_W[:, None], newest_W2, before["when"])
+        worker_states["jump"] = np.where(begins_W, 1.0, after_W)
+        worker_states["calm_size"] = np.where(begins_W, before["size"], before["calm_size"])
+        worker_states["calm_seconds"] = np.where(begins_W, before["seconds"], before["calm_seconds"])
 
     def _relative_seconds(self, seconds_W: Array, relative_W: Array) -> Array:
         """Return how many times as long as a batch of the reference size these took, ``[W]``."""
         weights_WH = self._weights_WH
         seconds_W1 = seconds_W[:, None]
-        fixed_WH = np.minimum(FIXED_TIME_GRID * self._rows["usual"][:, None], MAX_FIXED_SHARE * seconds_W1)
+        fixed_WH = np.minimum(FIXED_TIME_GRID * self._worker_states["usual"][:, None], MAX_FIXED_SHARE * seconds_W1)
         share_WH = fixed_WH / (fixed_WH + (seconds_W1 - fixed_WH) / relative_W[:, None])
         of_constants_W = np.add.reduce(weights_WH[:, len(FIXED_SHARE_GRID) :] * share_WH, axis=1)
         share_W = weights_WH[:, : len(FIXED_SHARE_GRID)] @ FIXED_SHARE_GRID + of_constants_W
@@ -290,24 +294,24 @@ class FixedPart:
 
     def _fixed_seconds(self, seconds_W: Array) -> Array:
         """Return the fixed part of times at the reference size, ``[W]``."""
-        weights_WH, expected_W = self._weights_WH, self._rows["usual"]
+        weights_WH, expected_W = self._weights_WH, self._worker_states["usual"]
         expected_W = np.where(np.isnan(expected_W), seconds_W, expected_W)
         fixed_WH = np.minimum(FIXED_TIME_GRID * expected_W[:, None], MAX_FIXED_SHARE * seconds_W[:, None])
         of_constants_W = np.add.reduce(weights_WH[:, len(FIXED_SHARE_GRID) :] * fixed_WH, axis=1)
         return np.asarray(weights_WH[:, : len(FIXED_SHARE_GRID)] @ FIXED_SHARE_GRID * seconds_W + of_constants_W)
 
 
-def _fresh_rows(count: int) -> dict[str, Array]:
-    unseen = {name: np.full(count, np.nan) for name in ("size", "seconds", "usual", "calm_size", "calm_seconds")}
-    none = {name: np.zeros(count) for name in ("still", "jump", "over", "lasted", "count", "passing", "reports")}
+def _initial_worker_states(num_workers: int) -> dict[str, Array]:
+    unseen = {name: np.full(num_workers, np.nan) for name in ("size", "seconds", "usual", "calm_size", "calm_seconds")}
+    none = {name: np.zeros(num_workers) for name in ("still", "jump", "over", "lasted", "count", "passing", "reports")}
     return {
         **unseen,
         **none,
-        "evidence": np.zeros((count, len(FIXED_SHARE_GRID) + len(FIXED_TIME_GRID))),
-        "noise": np.full(count, 0.05**2),
-        "missed": np.zeros((count, 2)),
-        "when": np.full((count, 2), np.nan),
-        "first": np.full((count, FIRST_REPORTS), np.nan),
+        "evidence": np.zeros((num_workers, len(FIXED_SHARE_GRID) + len(FIXED_TIME_GRID))),
+        "noise": np.full(num_workers, 0.05**2),
+        "missed": np.zeros((num_workers, 2)),
+        "when": np.full((num_workers, 2), np.nan),
+        "first": np.full((num_workers, FIRST_REPORTS), np.nan),
     }
 
 
@@ -337,27 +341,35 @@ def _hypothesis_weights(loss_WH: Array) -> Array:
     return np.asarray(weight_WH)
 
 
-def _expected_changes(rows: Mapping[str, Array], base: str, size_W: Array, reference: float) -> Array:
+def _expected_changes(worker_states: Mapping[str, Array], base: str, size_W: Array, reference: float) -> Array:
     """Return by how much each hypothesis expects the log time to have changed since the base, ``[W, H]``."""
-    size_W1, seconds_W1, now_W1 = rows[f"{base}size"][:, None], rows[f"{base}seconds"][:, None], size_W[:, None]
+    size_W1, seconds_W1, now_W1 = (
+        worker_states[f"{base}size"][:, None],
+        worker_states[f"{base}seconds"][:, None],
+        size_W[:, None],
+    )
     by_share = np.log(
         (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * now_W1 / reference)
         / (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * size_W1 / reference)
     )
-    part = np.minimum(FIXED_TIME_GRID * rows["usual"][:, None] / seconds_W1, MAX_FIXED_SHARE)
+    part = np.minimum(FIXED_TIME_GRID * worker_states["usual"][:, None] / seconds_W1, MAX_FIXED_SHARE)
     return np.concatenate([by_share, np.log(part + (1.0 - part) * now_W1 / size_W1)], axis=1)
 
 
 def _hypothesis_losses(
-    change_W: Array, rows: Mapping[str, Array], base: str, size_W: Array, moved_W: Mask, reference: float
+    change_W: Array, worker_states: Mapping[str, Array], base: str, size_W: Array, moved_W: Mask, reference: float
 ) -> tuple[Array, Array]:
     """Return how badly each hypothesis explains changes of time since the base, ``[N, H]``, and the least error.
 
     They are those of workers whose size has changed.
     """
-    part = {name: value[moved_W] for name, value in rows.items() if name in (f"{base}size", f"{base}seconds", "usual")}
+    part = {
+        name: value[moved_W]
+        for name, value in worker_states.items()
+        if name in (f"{base}size", f"{base}seconds", "usual")
+    }
     error_NH = change_W[moved_W][:, None] - _expected_changes(part, base, size_W[moved_W], reference)
-    noise_N = rows["noise"][moved_W] + 0.01**2
+    noise_N = worker_states["noise"][moved_W] + 0.01**2
     # Student's t with 4 degrees of freedom: an outlier is not impossible
     loss_NH = (4.0 + 1) / 2 * np.log1p(np.square(error_NH) / (4.0 * noise_N)[:, None])
     return np.asarray(loss_NH), np.asarray(np.abs(error_NH).min(axis=1))

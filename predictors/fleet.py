@@ -130,8 +130,8 @@ class FleetPredictor(Params):
 
     >>> from paceline.predictors import Report
     >>> class MeanOfTwo(FleetPredictor):
-    ...     def initial_state(self, count):
-    ...         return {"mean": np.full(count, np.nan), "last": np.full(count, np.nan)}
+    ...     def initial_state(self, num_workers):
+    ...         return {"mean": np.full(num_workers, np.nan), "last": np.full(num_workers, np.nan)}
     ...
     ...     def update(self, speed_W, covariates_WD):
     ...         last_W = np.where(np.isnan(speed_W), self.state["last"], speed_W)
@@ -148,12 +148,12 @@ class FleetPredictor(Params):
     array([48., 64.])
     """
 
-    opts_out: ClassVar[Mapping[str, str]] = {}
+    skipped_checks: ClassVar[Mapping[str, str]] = {}
     """Contract checks that do not apply to this predictor, each with the reason."""
 
     workers: tuple[str, ...] = ()
 
-    _never_warns: ClassVar[bool] = False
+    _is_warning_free: ClassVar[bool] = False
     """True if usual reports cannot raise floating point warnings: silencing these costs a small fleet much."""
 
     _error_smoothing: ClassVar[float] = 0.05
@@ -180,9 +180,11 @@ class FleetPredictor(Params):
 
     # -- what a predictor overrides ----------------------------------------------------------------------------------
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        """Return the state of ``count`` workers that have not reported: arrays with one row per worker."""
-        raise TypeError(f"{type(self).__name__} must define initial_state(count), which returns arrays of count rows")
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        """Return the state of ``num_workers`` workers that have not reported: arrays with one row per worker."""
+        raise TypeError(
+            f"{type(self).__name__} must define initial_state(num_workers), which returns arrays of that many rows"
+        )
 
     def initial_shared_state(self) -> dict[str, Array]:
         """Return the state that all workers of a fleet share, before the first report; most predictors have none."""
@@ -238,14 +240,14 @@ class FleetPredictor(Params):
             repeated = sorted({name for name in names if names.count(name) > 1})
             raise ValueError(f"workers must not repeat a name, got {repeated}")
         self.workers = names
-        self.state = self._fresh_rows(len(names))
+        self.state = self._initial_worker_states(len(names))
         self.shared_state = self.initial_shared_state()
         self._all_reports_usual = False
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
         worker = self._validate_new_name(worker)
-        newcomer = self._fresh_rows(1)
+        newcomer = self._initial_worker_states(1)
         if self.workers:
             newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self.state.items()}
         self.state = _to_fortran_order(newcomer)
@@ -274,8 +276,8 @@ class FleetPredictor(Params):
                 f"the report must have one entry for each of the {len(self.workers)} workers, got {len(report.speed)}; "
                 "call reset, join or leave when the fleet changes"
             )
-        covariates_WD = self._covariate_rows(report.covariates)
-        if self._never_warns and self._all_reports_usual and report.complete:
+        covariates_WD = self._validated_covariates(report.covariates)
+        if self._is_warning_free and self._all_reports_usual and report.complete:
             self._learn_report(report, covariates_WD)
         else:
             self._learn_report_quietly(report, covariates_WD)
@@ -289,7 +291,7 @@ class FleetPredictor(Params):
         # One question to all workers at once: usual reports pass no further guard.
         if not (self._all_reports_usual and np.maximum.reduce(error_W) <= MAX_UNCONFIRMED_RISE):  # NaN is not
             self._all_reports_usual = False
-            doubted_W = self._find_doubted(error_W, speed_W)
+            doubted_W = self._find_unconfirmed(error_W, speed_W)
             if any_true(doubted_W):
                 report = hide_workers(report, doubted_W)
                 speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
@@ -307,8 +309,8 @@ class FleetPredictor(Params):
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
         self._require_fleet()
-        covariates_WD = self._covariate_rows(covariates)
-        if self._never_warns and self._all_reports_usual:
+        covariates_WD = self._validated_covariates(covariates)
+        if self._is_warning_free and self._all_reports_usual:
             return self.make_forecast(covariates_WD, horizon)
         with np.errstate(all="ignore"):
             return self.make_forecast(covariates_WD, horizon)
@@ -416,16 +418,16 @@ class FleetPredictor(Params):
             self._all_reports_usual = all_true(np.isfinite(smoothed_W)) and not any_true(self.state["doubted"])
         self.state["squared_error"] = smoothed_W
 
-    def _forget(self, forgotten_W: Mask) -> None:
+    def _forget(self, reset_W: Mask) -> None:
         """Reset these workers to their initial state; the others keep theirs."""
-        fresh = self._fresh_rows(int(forgotten_W.sum()))
+        fresh = self._initial_worker_states(int(reset_W.sum()))
         for name, rows in self.state.items():
             # A new array, not a change in place: caches recognize the state that they belong to by its arrays.
             self.state[name] = rows.copy(order="F")
-            self.state[name][forgotten_W] = fresh[name]
+            self.state[name][reset_W] = fresh[name]
         self._all_reports_usual = False
 
-    def _find_doubted(self, error_W: Array, speed_W: Array) -> Mask:
+    def _find_unconfirmed(self, error_W: Array, speed_W: Array) -> Mask:
         """Return whose speeds are not accepted yet: those far above the forecast for the first time.
 
         A clock that jumps reports a step of no time. A second report in a row that is as fast is accepted; slow speeds
@@ -444,9 +446,9 @@ class FleetPredictor(Params):
             return np.asarray(spread_W)
         return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 
-    def _fresh_rows(self, count: int) -> dict[str, Array]:
-        guards = {"squared_error": np.full(count, np.nan), "doubted": np.zeros(count)}
-        return _to_fortran_order({**self.initial_state(count), **guards})
+    def _initial_worker_states(self, num_workers: int) -> dict[str, Array]:
+        guards = {"squared_error": np.full(num_workers, np.nan), "doubted": np.zeros(num_workers)}
+        return _to_fortran_order({**self.initial_state(num_workers), **guards})
 
     def _worker_index(self, worker: str) -> int:
         if worker not in self.workers:
@@ -462,7 +464,7 @@ class FleetPredictor(Params):
         if not self.workers:
             raise ValueError("there is no fleet yet: call reset(workers) with the workers' names first")
 
-    def _covariate_rows(self, covariates: ArrayLike | None) -> Array:
+    def _validated_covariates(self, covariates: ArrayLike | None) -> Array:
         """Return the covariates, NaN where unknown; the same object for the same question, so that caches know it."""
         names = self.covariate_names
         expected = (len(self.workers), len(names))
@@ -485,9 +487,9 @@ class FleetPredictor(Params):
         return self._cached_covariates[1]
 
 
-def _to_fortran_order(state_rows: dict[str, Array]) -> dict[str, Array]:
+def _to_fortran_order(worker_states: dict[str, Array]) -> dict[str, Array]:
     """Lay the workers side by side in memory (Fortran order): work on many short rows is then several times faster."""
-    return {name: np.asfortranarray(values) for name, values in state_rows.items()}
+    return {name: np.asfortranarray(values) for name, values in worker_states.items()}
 
 
 def shorten_names(names: Sequence[str], limit: int = 8) -> str:

@@ -19,7 +19,7 @@ from paceline._arrays import Array, all_finite, any_true
 from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
-from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, StateRows, Training, Windows, gated_layer
+from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, Training, Windows, WorkerStates, gated_layer
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -28,36 +28,38 @@ if TYPE_CHECKING:
 LAGS, SMOOTHINGS = 8, np.array([0.5, 0.25, 0.1, 0.03])
 """Number of past log speeds, and smoothings of the averages of log speed, in a worker's memory."""
 
-NUM_OFFSETS = LAGS - 1 + len(SMOOTHINGS)
+NUM_PAST_SPEEDS = LAGS - 1 + len(SMOOTHINGS)
 """Number of remembered log speeds other than the last one."""
 
 SCALE_SMOOTHING, MAX_CHANGE = 0.05, 5.0
 """Weight of the newest change in a worker's running scale, and the most scales it counts for."""
 
-NUM_ECHOES = 4
+NUM_PAST_CHANGES = 4
 """Past changes that the newest one is compared with: noise reverts at once, a random walk does not."""
 
 
-def gate_inputs(state_rows: StateRows, standard_WD: Array, known_WD: Array) -> tuple[Array, Array, Array]:
+def gate_inputs(worker_states: WorkerStates, standard_WD: Array, known_WD: Array) -> tuple[Array, Array, Array]:
     """Return inputs ``[W, F]``, references ``[W, R]`` and the second head's unit ``[W]``, in running scales.
 
     ``standard_WD`` are the covariates now, in deviations, 0 where unknown; ``known_WD`` says which are known. Without
     columns no covariate was ever known, and the inputs that covariates make, which would all be 0, are left out.
     """
-    memory_WM, scale_W = state_rows["memory"], running_scale(state_rows)
+    memory_WM, scale_W = worker_states["memory"], running_scale(worker_states)
     covariates = standard_WD.shape[1]
-    past_WQ = state_rows["past_covariates"] if covariates else standard_WD
-    begin = NUM_OFFSETS + 2 + NUM_ECHOES
+    past_WQ = worker_states["past_covariates"] if covariates else standard_WD
+    begin = NUM_PAST_SPEEDS + 2 + NUM_PAST_CHANGES
     inputs_WF = np.empty((len(memory_WM), begin + 4 * covariates + past_WQ.shape[1]), order="F")
     # Column-major arrays and in-place results: with short rows of many workers this is several times faster.
     off_WM = (memory_WM[:, 1:] - memory_WM[:, :1]) / scale_W[:, None]
     # arcsinh is linear for usual changes and logarithmic for jumps, so no jump saturates the tanh layer.
-    np.arcsinh(off_WM, out=inputs_WF[:, :NUM_OFFSETS])
-    inputs_WF[:, NUM_OFFSETS] = np.log(scale_W) + 2.5
-    inputs_WF[:, NUM_OFFSETS + 1] = 3.0 / np.sqrt(state_rows["seen"] + 1.0)
-    np.divide(state_rows["echoes"][:, 1:], state_rows["echoes"][:, :1], out=inputs_WF[:, NUM_OFFSETS + 2 : begin])
+    np.arcsinh(off_WM, out=inputs_WF[:, :NUM_PAST_SPEEDS])
+    inputs_WF[:, NUM_PAST_SPEEDS] = np.log(scale_W) + 2.5
+    inputs_WF[:, NUM_PAST_SPEEDS + 1] = 3.0 / np.sqrt(worker_states["seen"] + 1.0)
+    np.divide(
+        worker_states["echoes"][:, 1:], worker_states["echoes"][:, :1], out=inputs_WF[:, NUM_PAST_SPEEDS + 2 : begin]
+    )
     if covariates:
-        effect_WD = state_rows["together"] / state_rows["covariate_moves"]
+        effect_WD = worker_states["together"] / worker_states["covariate_moves"]
         move_WD = standard_WD - past_WQ[:, :covariates]
         driven = (standard_WD, known_WD, effect_WD, effect_WD * move_WD, past_WQ)
         np.concatenate(driven, axis=1, out=inputs_WF[:, begin:])
@@ -69,43 +71,47 @@ def gate_inputs(state_rows: StateRows, standard_WD: Array, known_WD: Array) -> t
 
 def covariate_columns(covariates: int, covariate_lags: int) -> Array:
     """Return which inputs are derived from which covariate, ``[D, F]`` of 0 and 1."""
-    of_speeds = np.zeros((covariates, NUM_OFFSETS + 2 + NUM_ECHOES))
+    of_speeds = np.zeros((covariates, NUM_PAST_SPEEDS + 2 + NUM_PAST_CHANGES))
     return np.concatenate([of_speeds, np.tile(np.eye(covariates), 4 + covariate_lags)], axis=1)
 
 
-def advance_memory(state_rows: StateRows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> StateRows:
+def advance_memory(
+    worker_states: WorkerStates, log_speed_W: Array, standard_WD: Array, known_WD: Array
+) -> WorkerStates:
     """Return the memory one iteration later; for a worker without a log speed (NaN) only the covariates move."""
-    memory_WM, seen_W, covariates = state_rows["memory"], state_rows["seen"], standard_WD.shape[1]
+    memory_WM, seen_W, covariates = worker_states["memory"], worker_states["seen"], standard_WD.shape[1]
     # Every entry is computed for all workers first, and restored below for those without a log speed.
     # Averages of new workers are plain means at first; without new workers there is a shorter way to the same result.
     settled = np.minimum.reduce(seen_W) >= 1.0 / SMOOTHINGS[-1]
     if not settled:  # the first log speed fills the whole memory
         memory_WM = np.where(seen_W[:, None] == 0, log_speed_W[:, None], memory_WM)
-    line_WE = np.empty((len(memory_WM), NUM_ECHOES + 2), order="F")
+    line_WE = np.empty((len(memory_WM), NUM_PAST_CHANGES + 2), order="F")
     line_WE[:, 0] = log_speed_W
-    line_WE[:, 1:] = memory_WM[:, : NUM_ECHOES + 1]
+    line_WE[:, 1:] = memory_WM[:, : NUM_PAST_CHANGES + 1]
     change_WE = line_WE[:, :-1] - line_WE[:, 1:]
-    scale_W1 = running_scale(state_rows)[:, None]
+    scale_W1 = running_scale(worker_states)[:, None]
     bounded_WE = np.minimum(np.maximum(change_WE / scale_W1, -MAX_CHANGE), MAX_CHANGE)
     newest_W1 = bounded_WE[:, :1]
     later = {
         "memory": _push_log_speeds(memory_WM, None if settled else seen_W, log_speed_W),
-        "scale": _update_scale(state_rows, np.abs(newest_W1 * scale_W1)[:, 0], settled, change_WE[:, 0]),
+        "scale": _update_scale(worker_states, np.abs(newest_W1 * scale_W1)[:, 0], settled, change_WE[:, 0]),
         "seen": seen_W + 1.0,
-        "echoes": _smooth(state_rows["echoes"], newest_W1 * bounded_WE),
+        "echoes": _smooth(worker_states["echoes"], newest_W1 * bounded_WE),
     }
     if covariates:
-        move_WD = standard_WD - state_rows["past_covariates"][:, :covariates]
-        later["together"] = _smooth(state_rows["together"], newest_W1 * move_WD)
-        later["covariate_moves"] = _smooth(state_rows["covariate_moves"], np.square(move_WD) + 0.3)
+        move_WD = standard_WD - worker_states["past_covariates"][:, :covariates]
+        later["together"] = _smooth(worker_states["together"], newest_W1 * move_WD)
+        later["covariate_moves"] = _smooth(worker_states["covariate_moves"], np.square(move_WD) + 0.3)
     if not all_finite(log_speed_W):
         reported_W = np.isfinite(log_speed_W)
         for name, new in later.items():
-            later[name] = np.where(reported_W if new.ndim == 1 else reported_W[:, None], new, state_rows[name])
+            later[name] = np.where(reported_W if new.ndim == 1 else reported_W[:, None], new, worker_states[name])
     if covariates:
-        later["past_covariates"] = np.concatenate([standard_WD, state_rows["past_covariates"][:, :-covariates]], axis=1)
+        later["past_covariates"] = np.concatenate(
+            [standard_WD, worker_states["past_covariates"][:, :-covariates]], axis=1
+        )
         later["known_before"] = known_WD
-    return state_rows | later
+    return worker_states | later
 
 
 def _push_log_speeds(memory_WM: Array, seen_W: Array | None, log_speed_W: Array) -> Array:
@@ -119,9 +125,9 @@ def _push_log_speeds(memory_WM: Array, seen_W: Array | None, log_speed_W: Array)
     return moved_WM
 
 
-def _update_scale(state_rows: StateRows, bounded_W: Array, is_settled: np.bool_, change_W: Array) -> Array:
+def _update_scale(worker_states: WorkerStates, bounded_W: Array, is_settled: np.bool_, change_W: Array) -> Array:
     """Return the running mean of the bounded sizes of changes; NaN before the second log speed."""
-    scale_W, seen_W = state_rows["scale"], state_rows["seen"]
+    scale_W, seen_W = worker_states["scale"], worker_states["seen"]
     if is_settled:
         return scale_W + SCALE_SMOOTHING * (bounded_W - scale_W)
     rate_W = np.maximum(SCALE_SMOOTHING, 1.0 / np.maximum(seen_W, 1.0))
@@ -129,8 +135,8 @@ def _update_scale(state_rows: StateRows, bounded_W: Array, is_settled: np.bool_,
     return np.where(seen_W == 1, np.abs(change_W), np.where(seen_W == 0, np.nan, later_W))
 
 
-def _smooth(habit: Array, newest: Array) -> Array:
-    return habit + 0.03 * (newest - habit)
+def _smooth(average: Array, newest: Array) -> Array:
+    return average + 0.03 * (newest - average)
 
 
 DEFAULT_TRAINING = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
@@ -195,18 +201,18 @@ class GatedNARX(Network):
         if pretrained:
             self.load_fitted_state(_load_shipped_state())
 
-    def initial_state(self, count: int) -> dict[str, Array]:
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
         covariates = len(self.covariate_names_)
         return {
-            "memory": np.full((count, LAGS + len(SMOOTHINGS)), np.nan),
-            "scale": np.full(count, np.nan),
-            "seen": np.zeros(count),
-            "echoes": np.tile(np.eye(1, NUM_ECHOES + 1)[0], (count, 1)),
-            "past_covariates": np.zeros((count, self.covariate_lags * covariates)),
-            "known_before": np.zeros((count, covariates)),
-            "together": np.zeros((count, covariates)),
+            "memory": np.full((num_workers, LAGS + len(SMOOTHINGS)), np.nan),
+            "scale": np.full(num_workers, np.nan),
+            "seen": np.zeros(num_workers),
+            "echoes": np.tile(np.eye(1, NUM_PAST_CHANGES + 1)[0], (num_workers, 1)),
+            "past_covariates": np.zeros((num_workers, self.covariate_lags * covariates)),
+            "known_before": np.zeros((num_workers, covariates)),
+            "together": np.zeros((num_workers, covariates)),
             # so that a few moves of a covariate say little about its effect
-            "covariate_moves": np.full((count, covariates), 0.3),
+            "covariate_moves": np.full((num_workers, covariates), 0.3),
         }
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
@@ -221,27 +227,27 @@ class GatedNARX(Network):
             answer = self._cached_forecast = (memory_WM, covariates_WD, self._next_log_speed(self.state, covariates_WD))
         return answer[2]
 
-    def _next_log_speed(self, state_rows: StateRows, covariates_WD: Array) -> Array:
-        last_W = state_rows["memory"][:, 0]
+    def _next_log_speed(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
+        last_W = worker_states["memory"][:, 0]
         if not self.weights_:
             return last_W
-        inputs_WF, references_WR, unit_W = gate_inputs(state_rows, *self._standardize(state_rows, covariates_WD))
+        inputs_WF, references_WR, unit_W = gate_inputs(worker_states, *self._standardize(worker_states, covariates_WD))
         change_W = gated_layer(self.weights_, inputs_WF, references_WR, unit_W)
-        expected_W = last_W + running_scale(state_rows) * change_W
+        expected_W = last_W + running_scale(worker_states) * change_W
         return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEED_RANGE[0]), LOG_SPEED_RANGE[1]))
 
-    def _standardize(self, state_rows: StateRows, covariates_WD: Array) -> tuple[Array, Array]:
+    def _standardize(self, worker_states: WorkerStates, covariates_WD: Array) -> tuple[Array, Array]:
         """Return covariates to serve with, as `_compute_standardized` does; none where no covariate was ever known."""
-        scaled, past_WQ = self._cached_standardized, state_rows["past_covariates"]
+        scaled, past_WQ = self._cached_standardized, worker_states["past_covariates"]
         # The forecast asked for the same, and learning asks again.
         if scaled is None or scaled[0] is not past_WQ or scaled[1] is not covariates_WD:
-            standard = self._compute_standardized(state_rows, covariates_WD)
+            standard = self._compute_standardized(worker_states, covariates_WD)
             if not any_true(standard[1]):
                 standard = (covariates_WD[:, :0], covariates_WD[:, :0])
             scaled = self._cached_standardized = (past_WQ, covariates_WD, standard)
         return scaled[2]
 
-    def _compute_standardized(self, state_rows: StateRows, covariates_WD: Array) -> tuple[Array, Array]:
+    def _compute_standardized(self, worker_states: WorkerStates, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the covariates in deviations, the last (or 0) where one is missing, and which were ever known."""
         standard_WD = (covariates_WD - self.covariate_mean_) / self.covariate_scale_
         # clipped at 4 standard deviations: the network was not fitted farther out
@@ -249,12 +255,12 @@ class GatedNARX(Network):
         missing_WD = np.isnan(standard_WD)
         if not any_true(missing_WD):
             return standard_WD, np.ones_like(standard_WD)
-        before_WD = state_rows["past_covariates"][:, : len(self.covariate_names_)]
-        known_WD = np.where(missing_WD, state_rows["known_before"], 1.0)
+        before_WD = worker_states["past_covariates"][:, : len(self.covariate_names_)]
+        known_WD = np.where(missing_WD, worker_states["known_before"], 1.0)
         return np.where(missing_WD, before_WD, standard_WD), known_WD
 
-    def _advance(self, state_rows: StateRows, log_speed_W: Array, covariates_WD: Array) -> StateRows:
-        return advance_memory(state_rows, log_speed_W, *self._standardize(state_rows, covariates_WD))
+    def _advance(self, worker_states: WorkerStates, log_speed_W: Array, covariates_WD: Array) -> WorkerStates:
+        return advance_memory(worker_states, log_speed_W, *self._standardize(worker_states, covariates_WD))
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         return super().fit_streamed(traces, replace(fit_options, warm_start=fit_options.warm_start or self.pretrained))
@@ -271,11 +277,11 @@ class GatedNARX(Network):
     def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
         roles = fit_options.window_roles(trace, self.training.validation)
         for (used_W, validates), replayed in zip(roles, self.replay_trace(trace), strict=True):
-            state_rows, covariates_WD, log_speed_W = replayed
-            target_W = (log_speed_W - state_rows["memory"][:, 0]) / running_scale(state_rows)
-            usable_W = used_W & np.isfinite(target_W) & np.isfinite(state_rows["scale"])
-            standard = self._compute_standardized(state_rows, covariates_WD)
-            inputs_WF, references_WR, unit_W = gate_inputs(state_rows, *standard)
+            worker_states, covariates_WD, log_speed_W = replayed
+            target_W = (log_speed_W - worker_states["memory"][:, 0]) / running_scale(worker_states)
+            usable_W = used_W & np.isfinite(target_W) & np.isfinite(worker_states["scale"])
+            standard = self._compute_standardized(worker_states, covariates_WD)
+            inputs_WF, references_WR, unit_W = gate_inputs(worker_states, *standard)
             columns = {"inputs": inputs_WF, "targets": target_W, "references": references_WR, "unit": unit_W}
             columns["validates"] = np.full(len(usable_W), validates)
             yield {name: column[usable_W] for name, column in columns.items()}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-StateRows = dict[str, Array]
+WorkerStates = dict[str, Array]
 
 LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
 """Number of past log speeds, and smoothings of the averages of log speed, that serve as inputs."""
@@ -38,39 +38,39 @@ HUBER_BOUND = 2.0
 """Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
 
 
-def initial_inputs(count: int, covariates: int) -> StateRows:
-    """Return the memory of ``count`` workers that have not reported."""
+def initial_inputs(num_workers: int, covariates: int) -> WorkerStates:
+    """Return the memory of ``num_workers`` workers that have not reported."""
     return {
-        "log_speed": np.full((count, LAGS), np.nan),
-        "averages": np.full((count, len(SMOOTHINGS)), np.nan),
-        "scale": np.full(count, np.nan),
-        "seen": np.zeros(count),
-        "last_covariates": np.full((count, covariates), np.nan),
-        "covariate_mean": np.full((count, covariates), np.nan),
-        "covariate_spread": np.zeros((count, covariates)),
+        "log_speed": np.full((num_workers, LAGS), np.nan),
+        "averages": np.full((num_workers, len(SMOOTHINGS)), np.nan),
+        "scale": np.full(num_workers, np.nan),
+        "seen": np.zeros(num_workers),
+        "last_covariates": np.full((num_workers, covariates), np.nan),
+        "covariate_mean": np.full((num_workers, covariates), np.nan),
+        "covariate_spread": np.zeros((num_workers, covariates)),
     }
 
 
-def make_inputs(state_rows: StateRows, covariates_WD: Array, scale_W: Array, extra_columns: int = 0) -> Array:
+def make_inputs(worker_states: WorkerStates, covariates_WD: Array, scale_W: Array, extra_columns: int = 0) -> Array:
     """Return how far references are from the last speed, then covariates from their mean and last value, in scales.
 
     ``extra_columns`` columns between the two are left for the caller to fill.
     """
-    covariates, last_W1 = covariates_WD.shape[1], state_rows["log_speed"][:, :1]
+    covariates, last_W1 = covariates_WD.shape[1], worker_states["log_speed"][:, :1]
     begin = NUM_SPEED_INPUTS + extra_columns
     inputs_WF = np.empty((len(last_W1), begin + 2 * covariates), order="F")
     if extra_columns:
         inputs_WF[:, NUM_SPEED_INPUTS:begin] = 0.0
-    np.subtract(state_rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
-    np.subtract(state_rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : NUM_SPEED_INPUTS])
+    np.subtract(worker_states["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
+    np.subtract(worker_states["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : NUM_SPEED_INPUTS])
     inputs_WF[:, :NUM_SPEED_INPUTS] /= scale_W[:, None]
     if covariates:
         # Relative to the mean, so that the unit of a covariate does not matter.
-        floor_WD = 1e-9 * np.abs(state_rows["covariate_mean"]) + 1e-150
-        spread_WD = np.maximum(np.sqrt(state_rows["covariate_spread"]), floor_WD)
+        floor_WD = 1e-9 * np.abs(worker_states["covariate_mean"]) + 1e-150
+        spread_WD = np.maximum(np.sqrt(worker_states["covariate_spread"]), floor_WD)
         driven_WF = inputs_WF[:, begin:]
-        np.divide(covariates_WD - state_rows["covariate_mean"], spread_WD, out=driven_WF[:, :covariates])
-        np.divide(covariates_WD - state_rows["last_covariates"], spread_WD, out=driven_WF[:, covariates:])
+        np.divide(covariates_WD - worker_states["covariate_mean"], spread_WD, out=driven_WF[:, :covariates])
+        np.divide(covariates_WD - worker_states["last_covariates"], spread_WD, out=driven_WF[:, covariates:])
         # covariates count as at most 4 deviations from their mean, or from their last value
         np.minimum(np.maximum(driven_WF, -4.0), 4.0, out=driven_WF)
     if not all_finite(inputs_WF):
@@ -78,11 +78,11 @@ def make_inputs(state_rows: StateRows, covariates_WD: Array, scale_W: Array, ext
     return inputs_WF
 
 
-def target_change(state_rows: StateRows, log_speed_W: Array, scale_W: Array) -> Array:
+def target_change(worker_states: WorkerStates, log_speed_W: Array, scale_W: Array) -> Array:
     """Return the change to this log speed in scales, NaN for a worker without any change before to scale by."""
-    target_W = (log_speed_W - state_rows["log_speed"][:, 0]) / scale_W
-    if not all_finite(state_rows["scale"]):
-        target_W[np.isnan(state_rows["scale"])] = np.nan
+    target_W = (log_speed_W - worker_states["log_speed"][:, 0]) / scale_W
+    if not all_finite(worker_states["scale"]):
+        target_W[np.isnan(worker_states["scale"])] = np.nan
     return np.asarray(target_W)
 
 
@@ -91,9 +91,9 @@ def max_step(inputs_WF: Array) -> Array:
     return np.asarray(np.maximum.reduce(np.abs(inputs_WF[:, :NUM_SPEED_INPUTS]), axis=1) + HUBER_BOUND)
 
 
-def bound_step(step: Array, reach_W: Array) -> Array:
+def bound_step(step: Array, max_step_W: Array) -> Array:
     """Return steps no farther than their reach: weights that have gone astray do bounded harm."""
-    return np.asarray(np.minimum(np.maximum(step, -reach_W), reach_W))
+    return np.asarray(np.minimum(np.maximum(step, -max_step_W), max_step_W))
 
 
 def example_penalty(error_W: Array, inputs_WF: Array, inputs: int) -> Array:
@@ -106,48 +106,50 @@ def example_penalty(error_W: Array, inputs_WF: Array, inputs: int) -> Array:
     return np.asarray(np.maximum(np.abs(error_W) / HUBER_BOUND, 1.0) * far_W)
 
 
-def advance_inputs(state_rows: StateRows, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -> None:
+def advance_inputs(worker_states: WorkerStates, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -> None:
     """Move the delay line, averages, scale and covariates on; a worker that did not report keeps its own.
 
     Without columns no covariate is known, and none moves.
     """
-    change_W = np.abs(log_speed_W - state_rows["log_speed"][:, 0])
-    moved_WR = np.empty_like(state_rows["log_speed"])
-    moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, state_rows["log_speed"][:, :-1]
+    change_W = np.abs(log_speed_W - worker_states["log_speed"][:, 0])
+    moved_WR = np.empty_like(worker_states["log_speed"])
+    moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, worker_states["log_speed"][:, :-1]
     bounded_W = np.minimum(change_W, 5.0 * scale_W)
-    later_W = state_rows["scale"] + SCALE_SMOOTHING * (bounded_W - state_rows["scale"])
+    later_W = worker_states["scale"] + SCALE_SMOOTHING * (bounded_W - worker_states["scale"])
     seen_W: Mask | float = 1.0
     if all_finite(later_W):  # without gaps there is a shorter way
-        state_rows["log_speed"], state_rows["scale"] = moved_WR, later_W
-        state_rows["averages"] = state_rows["averages"] + SMOOTHINGS * (log_speed_W[:, None] - state_rows["averages"])
+        worker_states["log_speed"], worker_states["scale"] = moved_WR, later_W
+        worker_states["averages"] = worker_states["averages"] + SMOOTHINGS * (
+            log_speed_W[:, None] - worker_states["averages"]
+        )
     else:
         seen_W = np.isfinite(log_speed_W)
-        scale_W = np.where(np.isnan(state_rows["scale"]), change_W, later_W)
-        state_rows["scale"] = np.where(np.isfinite(change_W), scale_W, state_rows["scale"])
-        state_rows["log_speed"] = np.where(seen_W[:, None], moved_WR, state_rows["log_speed"])
-        state_rows["averages"] = smooth(state_rows["averages"], log_speed_W[:, None], SMOOTHINGS)
+        scale_W = np.where(np.isnan(worker_states["scale"]), change_W, later_W)
+        worker_states["scale"] = np.where(np.isfinite(change_W), scale_W, worker_states["scale"])
+        worker_states["log_speed"] = np.where(seen_W[:, None], moved_WR, worker_states["log_speed"])
+        worker_states["averages"] = smooth(worker_states["averages"], log_speed_W[:, None], SMOOTHINGS)
     if covariates_WD.shape[1]:
-        _advance_covariates(state_rows, covariates_WD)
-    state_rows["seen"] = state_rows["seen"] + seen_W
+        _advance_covariates(worker_states, covariates_WD)
+    worker_states["seen"] = worker_states["seen"] + seen_W
 
 
-def _advance_covariates(state_rows: StateRows, covariates_WD: Array) -> None:
-    off_WD = covariates_WD - state_rows["covariate_mean"]
+def _advance_covariates(worker_states: WorkerStates, covariates_WD: Array) -> None:
+    off_WD = covariates_WD - worker_states["covariate_mean"]
     # plain means of the first 50 values, then running ones
-    rate_W1 = np.maximum(0.02, 1.0 / (state_rows["seen"] + 1.0))[:, None]
-    mean_WD = state_rows["covariate_mean"] + rate_W1 * off_WD
-    spread_WD = state_rows["covariate_spread"] + rate_W1 * (np.square(off_WD) - state_rows["covariate_spread"])
+    rate_W1 = np.maximum(0.02, 1.0 / (worker_states["seen"] + 1.0))[:, None]
+    mean_WD = worker_states["covariate_mean"] + rate_W1 * off_WD
+    spread_WD = worker_states["covariate_spread"] + rate_W1 * (np.square(off_WD) - worker_states["covariate_spread"])
     if not all_finite(mean_WD):  # a first sample becomes the mean, and a missing one changes nothing
-        unknown_WD, first_WD = np.isnan(covariates_WD), np.isnan(state_rows["covariate_mean"])
-        mean_WD = np.where(unknown_WD, state_rows["covariate_mean"], np.where(first_WD, covariates_WD, mean_WD))
-        spread_WD = np.where(unknown_WD | first_WD, state_rows["covariate_spread"], spread_WD)
-        covariates_WD = np.where(unknown_WD, state_rows["last_covariates"], covariates_WD)
-    state_rows |= {"covariate_spread": spread_WD, "covariate_mean": mean_WD, "last_covariates": covariates_WD}
+        unknown_WD, first_WD = np.isnan(covariates_WD), np.isnan(worker_states["covariate_mean"])
+        mean_WD = np.where(unknown_WD, worker_states["covariate_mean"], np.where(first_WD, covariates_WD, mean_WD))
+        spread_WD = np.where(unknown_WD | first_WD, worker_states["covariate_spread"], spread_WD)
+        covariates_WD = np.where(unknown_WD, worker_states["last_covariates"], covariates_WD)
+    worker_states |= {"covariate_spread": spread_WD, "covariate_mean": mean_WD, "last_covariates": covariates_WD}
 
 
-def running_scale(state_rows: StateRows) -> Array:
+def running_scale(worker_states: WorkerStates) -> Array:
     """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
-    return np.asarray(np.fmax(state_rows["scale"], 1e-3))
+    return np.asarray(np.fmax(worker_states["scale"], 1e-3))
 
 
 PRIOR_VARIANCE = 0.05
@@ -206,7 +208,9 @@ class RLS(FleetPredictor):
             served.reset(trace.workers)
             covariates_TWD = trace.covariates_named(self.covariate_names_)
             for k, speed_W in enumerate(trace.speed):
-                served.update(speed_W, served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k]))
+                served.update(
+                    speed_W, served._validated_covariates(None if covariates_TWD is None else covariates_TWD[k])
+                )
             learned.append(served.state["weights"])
         weights_WF = np.concatenate(learned)
         center_F = np.median(weights_WF, axis=0)
@@ -238,16 +242,16 @@ class RLS(FleetPredictor):
         if not (self.prior_variance_ > 0).all():
             raise ValueError(f"the saved prior_variance must be above 0: {DAMAGED}")
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return initial_inputs(count, len(self.covariate_names_)) | {
-            "weights": np.tile(self.prior_weights_, (count, 1)),
-            "covariance": np.tile(np.diag(self.prior_variance_), (count, 1, 1)),
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        return initial_inputs(num_workers, len(self.covariate_names_)) | {
+            "weights": np.tile(self.prior_weights_, (num_workers, 1)),
+            "covariance": np.tile(np.diag(self.prior_variance_), (num_workers, 1, 1)),
         }
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        state_rows, (inputs_WF, scale_W) = self.state, self._inputs(covariates_WD)
-        step_W = bound_step(np.add.reduce(inputs_WF * state_rows["weights"], axis=1), max_step(inputs_WF))
-        return np.asarray(np.exp(state_rows["log_speed"][:, 0] + scale_W * step_W))
+        worker_states, (inputs_WF, scale_W) = self.state, self._inputs(covariates_WD)
+        step_W = bound_step(np.add.reduce(inputs_WF * worker_states["weights"], axis=1), max_step(inputs_WF))
+        return np.asarray(np.exp(worker_states["log_speed"][:, 0] + scale_W * step_W))
 
     def _inputs(self, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learned."""
@@ -265,15 +269,15 @@ class RLS(FleetPredictor):
         self._cached = None
         advance_inputs(self.state, log_speed_W, covariates_WD, scale_W)
 
-    def _step(self, inputs_WF: Array, error_W: Array, doubt_W: Array) -> None:
+    def _step(self, inputs_WF: Array, error_W: Array, penalty_W: Array) -> None:
         """Take one weighted step of recursive least squares in place, against the error of each worker's forecast.
 
-        Without an error (NaN) a worker learns nothing. ``doubt_W``, at least 1, is by how much an example counts less.
+        Without an error (NaN) a worker learns nothing. An example counts ``penalty_W`` times less, at least 1.
         Forgetting inflates the covariance, without end where inputs stay zero, so its trace is at most the prior's.
         """
         weights_WF, covariance_WFF = self.state["weights"], self.state["covariance"]
         largest_trace = float(self.prior_variance_.sum())
-        seen_W, noise_W = np.isfinite(error_W), FORGETTING * doubt_W
+        seen_W, noise_W = np.isfinite(error_W), FORGETTING * penalty_W
         if not seen_W.all():  # of endless noise nothing is learned
             error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
         # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although

@@ -56,7 +56,7 @@ class Mixture(NestedPredictor):
     True
     """
 
-    opts_out: ClassVar[Mapping[str, str]] = {
+    skipped_checks: ClassVar[Mapping[str, str]] = {
         "a_missing_report_changes_nothing": "one of its usual experts is ARIMA, whose state moves on in silence"
     }
 
@@ -91,22 +91,22 @@ class Mixture(NestedPredictor):
         self._require_fleet()
         return expert_weights(self.state)
 
-    def initial_state(self, count: int) -> dict[str, Array]:
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
         return {
-            "regret": np.zeros((count, self._columns)),
-            "square": np.zeros((count, self._columns)),
-            "scale": np.full(count, np.nan),
+            "regret": np.zeros((num_workers, self._columns)),
+            "square": np.zeros((num_workers, self._columns)),
+            "scale": np.full(num_workers, np.nan),
         }
 
     def _horizon_record_width(self) -> int:
         return self._columns + 1
 
-    def _forget(self, forgotten_W: Mask) -> None:
+    def _forget(self, reset_W: Mask) -> None:
         """Reset workers; forecasts already made of them are not scored."""
-        super()._forget(forgotten_W)
+        super()._forget(reset_W)
         for answer in self._cached_forecasts.values():
-            answer.expected_WE[forgotten_W] = np.nan
-            answer.mean_W[forgotten_W] = np.nan
+            answer.expected_WE[reset_W] = np.nan
+            answer.mean_W[reset_W] = np.nan
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
@@ -119,8 +119,8 @@ class Mixture(NestedPredictor):
         if self._single_query:
             return np.exp(self._get_forecast(covariates_WD, 1, None).mean_W)
 
-        def log_speed_at(inner: FleetPredictor, mine_WD: Array) -> Array:
-            return np.asarray(np.log(inner.forecast_speed_at(samples_W, mine_WD)))
+        def log_speed_at(inner: FleetPredictor, inner_covariates_WD: Array) -> Array:
+            return np.asarray(np.log(inner.forecast_speed_at(samples_W, inner_covariates_WD)))
 
         expected_WE = self._expert_forecasts(covariates_WD, log_speed_at)
         mean_W = _weighted_mean(self.weights, expected_WE)
@@ -144,21 +144,23 @@ class Mixture(NestedPredictor):
         """Return the log speed that each expert expects."""
         expected_EW = np.empty((self._columns, len(covariates_WD)))
         end = 0
-        for inner, mine_WD in self._pair_with_covariates(covariates_WD):
-            expected_EW[end : (end := end + inner.columns)] = forecast(inner, mine_WD).T
+        for inner, inner_covariates_WD in self._pair_with_covariates(covariates_WD):
+            expected_EW[end : (end := end + inner.columns)] = forecast(inner, inner_covariates_WD).T
         return expected_EW.T
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, answers = np.log(speed_W), self._cached_forecasts
         for ahead in self._active_horizons() if self._horizon_states else ():
             answer = self._get_forecast(covariates_WD, ahead.horizon, ahead)
-            passed_WP = ahead.swap_forecast(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
-            _learn_weights(ahead.state, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], is_further_horizon=True)
+            past_forecast_WP = ahead.swap_forecast(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
+            _learn_weights(
+                ahead.state, log_speed_W, past_forecast_WP[:, :-1], past_forecast_WP[:, -1], is_further_horizon=True
+            )
         if 1 in answers:
             _learn_weights(self.state, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
         answers.clear()
-        for inner, mine_WD in self._pair_with_covariates(covariates_WD):
-            inner.update_from_report(report, speed_W, mine_WD)
+        for inner, inner_covariates_WD in self._pair_with_covariates(covariates_WD):
+            inner.update_from_report(report, speed_W, inner_covariates_WD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,11 +173,11 @@ class _CachedForecast:
     mean_W: Array
 
 
-def expert_weights(rows: Mapping[str, Array]) -> Array:
+def expert_weights(worker_states: Mapping[str, Array]) -> Array:
     """Return how far each expert is trusted, ``[W, E]``."""
-    count = rows["regret"].shape[1]
-    rate_WE = np.minimum(0.5 / MAX_ERROR, np.sqrt(math.log(count + 1.0) / np.maximum(rows["square"], 1e-12)))
-    merit_WE = rate_WE * (rows["regret"] - rate_WE * rows["square"]) + np.log(rate_WE)
+    count = worker_states["regret"].shape[1]
+    rate_WE = np.minimum(0.5 / MAX_ERROR, np.sqrt(math.log(count + 1.0) / np.maximum(worker_states["square"], 1e-12)))
+    merit_WE = rate_WE * (worker_states["regret"] - rate_WE * worker_states["square"]) + np.log(rate_WE)
     trust_WE = np.exp(merit_WE - np.maximum.reduce(merit_WE, axis=1, keepdims=True))
     trust_WE *= (1.0 - UNIFORM_SHARE) / np.add.reduce(trust_WE, axis=1, keepdims=True)
     return np.asarray(trust_WE + UNIFORM_SHARE / count)
@@ -194,7 +196,11 @@ def _weighted_mean(weights_WE: Array, expected_WE: Array) -> Array:
 
 
 def _learn_weights(
-    rows: dict[str, Array], log_speed_W: Array, expected_WE: Array, mean_W: Array, is_further_horizon: bool = False
+    worker_states: dict[str, Array],
+    log_speed_W: Array,
+    expected_WE: Array,
+    mean_W: Array,
+    is_further_horizon: bool = False,
 ) -> None:
     """Update the experts' weights: each gains or loses by its part in the error of the mixture."""
     error_W = log_speed_W - mean_W
@@ -203,13 +209,15 @@ def _learn_weights(
     if is_further_horizon:
         # The running root mean square: far ahead, most of the error is that of few changes, which would count for
         # little beside their mean size. One error counts as at most 10 scales.
-        square_W, largest_W = np.square(rows["scale"]), np.minimum(size_W, 10.0 * rows["scale"])
+        square_W, largest_W = np.square(worker_states["scale"]), np.minimum(size_W, 10.0 * worker_states["scale"])
         scale_W = np.asarray(np.sqrt(square_W + SCALE_SMOOTHING * (np.square(largest_W) - square_W)))
     else:
-        scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
+        scale_W = worker_states["scale"] + SCALE_SMOOTHING * (
+            np.minimum(size_W, 5.0 * worker_states["scale"]) - worker_states["scale"]
+        )
     everyone = all_finite(scale_W)  # everybody reported, and not for the first time
     if not everyone:
-        scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
+        scale_W = np.where(np.isnan(worker_states["scale"]), size_W, scale_W)
     better_WE = _clip_error((expected_WE - mean_W[:, None]) / scale_W[:, None])
     gain_WE = _clip_error(error_W / scale_W)[:, None] * better_WE
     discount: Array | float = DISCOUNT
@@ -218,10 +226,10 @@ def _learn_weights(
     if not everyone:
         seen_W = np.isfinite(error_W)
         discount = np.where(seen_W, DISCOUNT, 1.0)[:, None]
-        scale_W = np.where(seen_W, scale_W, rows["scale"])
-    rows["regret"] = discount * rows["regret"] + gain_WE
-    rows["square"] = discount * rows["square"] + np.square(gain_WE)
-    rows["scale"] = scale_W
+        scale_W = np.where(seen_W, scale_W, worker_states["scale"])
+    worker_states["regret"] = discount * worker_states["regret"] + gain_WE
+    worker_states["square"] = discount * worker_states["square"] + np.square(gain_WE)
+    worker_states["scale"] = scale_W
 
 
 def _clip_error(error: Array) -> Array:

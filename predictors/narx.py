@@ -15,7 +15,15 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale, target_change
-from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, StateRows, Training, Windows, residual_layer
+from paceline.predictors.network import (
+    LOG_SPEED_RANGE,
+    Columns,
+    Network,
+    Training,
+    Windows,
+    WorkerStates,
+    residual_layer,
+)
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -99,74 +107,75 @@ class NARX(Network):
         gains = self._validation_loss(windows, with_path) < 0.97 * self._validation_loss(windows, alone)
         return with_path if gains else alone
 
-    def initial_state(self, count: int) -> dict[str, Array]:
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
         covariates = len(self.covariate_names_)
         return {
-            "log_speed": np.full((count, self.lags), np.nan),
-            "scale": np.full(count, np.nan),
-            "seen": np.zeros(count),
-            "averages": np.zeros((count, 1 + covariates, len(SMOOTHINGS))),
-            "past_covariates": np.zeros((count, self.covariate_lags, covariates)),
+            "log_speed": np.full((num_workers, self.lags), np.nan),
+            "scale": np.full(num_workers, np.nan),
+            "seen": np.zeros(num_workers),
+            "averages": np.zeros((num_workers, 1 + covariates, len(SMOOTHINGS))),
+            "past_covariates": np.zeros((num_workers, self.covariate_lags, covariates)),
         }
 
-    def _advance(self, state_rows: StateRows, log_speed_W: Array, covariates_WD: Array) -> StateRows:
+    def _advance(self, worker_states: WorkerStates, log_speed_W: Array, covariates_WD: Array) -> WorkerStates:
         """Return the state one iteration later; a worker that did not report keeps its past speeds and averages."""
-        standard_WD = self._standardize(state_rows, covariates_WD)
-        change_W = np.abs(log_speed_W - state_rows["log_speed"][:, 0])
+        standard_WD = self._standardize(worker_states, covariates_WD)
+        change_W = np.abs(log_speed_W - worker_states["log_speed"][:, 0])
         # The newest change weighs 5% in a worker's running scale.
-        smoothed_W = state_rows["scale"] + 0.05 * (change_W - state_rows["scale"])
+        smoothed_W = worker_states["scale"] + 0.05 * (change_W - worker_states["scale"])
         # Plain means at first: until a worker has reported so often, the newest report counts as much as each before.
-        rate_WS = np.maximum(SMOOTHINGS, 1.0 / (state_rows["seen"][:, None] + 1.0))
+        rate_WS = np.maximum(SMOOTHINGS, 1.0 / (worker_states["seen"][:, None] + 1.0))
         newest_WV = np.concatenate([log_speed_W[:, None], standard_WD], axis=1)
         later = {
-            "log_speed": np.concatenate([log_speed_W[:, None], state_rows["log_speed"][:, :-1]], axis=1),
+            "log_speed": np.concatenate([log_speed_W[:, None], worker_states["log_speed"][:, :-1]], axis=1),
             "scale": np.where(np.isfinite(smoothed_W), smoothed_W, change_W),
-            "seen": state_rows["seen"] + 1.0,
-            "averages": state_rows["averages"] + rate_WS[:, None] * (newest_WV[:, :, None] - state_rows["averages"]),
+            "seen": worker_states["seen"] + 1.0,
+            "averages": worker_states["averages"]
+            + rate_WS[:, None] * (newest_WV[:, :, None] - worker_states["averages"]),
         }
         seen_W = np.isfinite(log_speed_W)
         if not seen_W.all():
             for name, new in later.items():
-                later[name] = np.where(seen_W.reshape(-1, *[1] * (new.ndim - 1)), new, state_rows[name])
-        past_WQD = np.concatenate([standard_WD[:, None], state_rows["past_covariates"][:, :-1]], axis=1)
-        return state_rows | later | {"past_covariates": past_WQD}
+                later[name] = np.where(seen_W.reshape(-1, *[1] * (new.ndim - 1)), new, worker_states[name])
+        past_WQD = np.concatenate([standard_WD[:, None], worker_states["past_covariates"][:, :-1]], axis=1)
+        return worker_states | later | {"past_covariates": past_WQD}
 
-    def _next_log_speed(self, state_rows: dict[str, Array], covariates_WD: Array) -> Array:
-        last_W = state_rows["log_speed"][:, 0]
+    def _next_log_speed(self, worker_states: dict[str, Array], covariates_WD: Array) -> Array:
+        last_W = worker_states["log_speed"][:, 0]
         if not self.weights_:
             return last_W
-        inputs_WF = self._inputs(state_rows, covariates_WD)
-        change_W = running_scale(state_rows) * residual_layer(np, self.weights_, self.lags - 1, inputs_WF)
+        inputs_WF = self._inputs(worker_states, covariates_WD)
+        change_W = running_scale(worker_states) * residual_layer(np, self.weights_, self.lags - 1, inputs_WF)
         return np.asarray(np.clip(last_W + change_W, *LOG_SPEED_RANGE))
 
-    def _inputs(self, state_rows: dict[str, Array], covariates_WD: Array) -> Array:
+    def _inputs(self, worker_states: dict[str, Array], covariates_WD: Array) -> Array:
         """Return what the linear path sees, all of it in running scales, then the covariates now and in the past."""
-        log_speed_WP, past_WQD, count = state_rows["log_speed"], state_rows["past_covariates"], len(covariates_WD)
-        standard_WD, last_W1 = self._standardize(state_rows, covariates_WD), log_speed_WP[:, :1]
-        above_WVS = np.concatenate([last_W1, standard_WD], axis=1)[:, :, None] - state_rows["averages"]
+        log_speed_WP, past_WQD, count = worker_states["log_speed"], worker_states["past_covariates"], len(covariates_WD)
+        standard_WD, last_W1 = self._standardize(worker_states, covariates_WD), log_speed_WP[:, :1]
+        above_WVS = np.concatenate([last_W1, standard_WD], axis=1)[:, :, None] - worker_states["averages"]
         moves = (last_W1 - log_speed_WP[:, 1:], above_WVS.reshape(count, -1), standard_WD - past_WQD[:, 0])
-        moves_WL = np.concatenate(moves, axis=1) / running_scale(state_rows)[:, None]
+        moves_WL = np.concatenate(moves, axis=1) / running_scale(worker_states)[:, None]
         moves_WL[np.isnan(moves_WL)] = 0.0  # not known yet
         past_WP = moves_WL[:, : self.lags - 1 + len(SMOOTHINGS)]
         # at most 20 running scales from the last, the most that a single jump is at first
         np.clip(past_WP, -20.0, 20.0, out=past_WP)
         return np.concatenate([moves_WL, standard_WD, past_WQD.reshape(count, -1)], axis=1)
 
-    def _standardize(self, state_rows: StateRows, covariates_WD: Array) -> Array:
+    def _standardize(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
         """Return the covariates in deviations from their mean; a missing one keeps its previous value."""
         if not self.covariate_names_:
             return covariates_WD
         # clipped at 10 standard deviations: the network was not fitted farther out
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -10.0, 10.0)
-        return np.where(np.isnan(standard_WD), state_rows["past_covariates"][:, 0], standard_WD)
+        return np.where(np.isnan(standard_WD), worker_states["past_covariates"][:, 0], standard_WD)
 
     def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
         roles = fit_options.window_roles(trace, self.training.validation)
         for (used_W, validates), replayed in zip(roles, self.replay_trace(trace), strict=True):
-            state_rows, covariates_WD, log_speed_W = replayed
-            target_W = target_change(state_rows, log_speed_W, running_scale(state_rows))
+            worker_states, covariates_WD, log_speed_W = replayed
+            target_W = target_change(worker_states, log_speed_W, running_scale(worker_states))
             usable_W = used_W & np.isfinite(target_W)
-            columns = {"inputs": self._inputs(state_rows, covariates_WD), "targets": target_W}
+            columns = {"inputs": self._inputs(worker_states, covariates_WD), "targets": target_W}
             columns["validates"] = np.full(len(usable_W), validates)
             yield {name: column[usable_W] for name, column in columns.items()}
 

@@ -37,9 +37,9 @@ class HorizonState(FleetPredictor):
         super().__init__()
         self.owner, self.horizon = owner, horizon
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        expected = np.full((count, self.horizon - 1, self.owner._horizon_record_width()), np.nan, order="F")
-        return self.owner._initial_horizon_state(count) | {"expected": expected}
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        expected = np.full((num_workers, self.horizon - 1, self.owner._horizon_record_width()), np.nan, order="F")
+        return self.owner._initial_horizon_state(num_workers) | {"expected": expected}
 
     def initial_shared_state(self) -> dict[str, Array]:
         return self.owner._initial_shared_horizon_state() | {"idle": np.zeros(1), "place": np.zeros(1)}
@@ -51,11 +51,11 @@ class HorizonState(FleetPredictor):
         """
         # All in place: this is by far the largest array.
         expected_WHP, place, width = self.state["expected"], int(self.shared_state["place"][0]), expected_WP.shape[1]
-        passed_WP = expected_WHP[:, place, :width].copy(order="F")
+        past_forecast_WP = expected_WHP[:, place, :width].copy(order="F")
         expected_WHP[:, place, :width] = expected_WP
         expected_WHP[:, place, width:] = np.nan
         self.shared_state["place"][0] = (place + 1) % expected_WHP.shape[1]
-        return passed_WP
+        return past_forecast_WP
 
 
 ADAPTER_PREFIX = "learned/adopted/"
@@ -109,8 +109,8 @@ class PredictorAdapter(FleetPredictor):
         super().load_state_dict({name: value for name, value in state.items() if name not in theirs})
         self.predictor.load_state_dict({name.removeprefix(ADAPTER_PREFIX): state[name] for name in theirs})
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return {"seen": np.zeros(count)}
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        return {"seen": np.zeros(num_workers)}
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         # The contract is a forecast for every worker, from a prior if necessary. Wrappers need NaN for unknown workers,
@@ -175,23 +175,23 @@ class NestedPredictor(FleetPredictor):
 
     def join(self, worker: str) -> None:
         super().join(worker)
-        for part in self._parts():
+        for part in self._children():
             part.join(worker)
 
     def leave(self, worker: str) -> None:
         super().leave(worker)
-        for part in self._parts():
+        for part in self._children():
             part.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
         super().rename(old, new)
-        for part in self._parts():
+        for part in self._children():
             part.rename(old, new)
 
-    def _forget(self, forgotten_W: Mask) -> None:
-        super()._forget(forgotten_W)
-        for part in self._parts():
-            part._forget(forgotten_W)
+    def _forget(self, reset_W: Mask) -> None:
+        super()._forget(reset_W)
+        for part in self._children():
+            part._forget(reset_W)
 
     def _horizon_state(self, horizon: int) -> HorizonState | None:
         """Return the state for a horizon, made at the first request; ``None`` for the next iteration, or beyond limits.
@@ -203,7 +203,7 @@ class NestedPredictor(FleetPredictor):
         if ahead is None and 1 < horizon <= MAX_HORIZON and len(self._horizon_states) < 3:
             ahead = self._horizon_states[horizon] = HorizonState(self, horizon)
             ahead.reset(self.workers)
-            self._start_horizon(ahead)
+            self._init_horizon_state(ahead)
         if ahead is not None:
             ahead.shared_state["idle"][0] = 0.0
         return ahead
@@ -216,12 +216,12 @@ class NestedPredictor(FleetPredictor):
                 del self._horizon_states[ahead.horizon]
         return list(self._horizon_states.values())
 
-    def _start_horizon(self, horizon_state: HorizonState) -> None:
+    def _init_horizon_state(self, horizon_state: HorizonState) -> None:
         """Start the state for a horizon from the state for the next iteration."""
         horizon_state.state.update({n: self.state[n].copy(order="F") for n in horizon_state.state if n in self.state})
 
-    def _initial_horizon_state(self, count: int) -> dict[str, Array]:
-        return self.initial_state(count)
+    def _initial_horizon_state(self, num_workers: int) -> dict[str, Array]:
+        return self.initial_state(num_workers)
 
     def _initial_shared_horizon_state(self) -> dict[str, Array]:
         return {}
@@ -229,16 +229,16 @@ class NestedPredictor(FleetPredictor):
     def _horizon_record_width(self) -> int:
         return 1
 
-    def _parts(self) -> list[FleetPredictor]:
+    def _children(self) -> list[FleetPredictor]:
         return [*self._inner, *self._horizon_states.values()]
 
-    def _named_parts(self) -> dict[str, FleetPredictor]:
+    def _named_children(self) -> dict[str, FleetPredictor]:
         inner = {f"inner{i}": inner for i, inner in enumerate(self._inner)}
         return inner | {f"ahead{horizon}": ahead for horizon, ahead in self._horizon_states.items()}
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         state = super().state_dict()
-        for part, predictor in self._named_parts().items():
+        for part, predictor in self._named_children().items():
             entries = {n: value for n, value in predictor.state_dict().items() if n != "workers"}
             state |= {name.replace("/", f"/{part}/", 1): value for name, value in entries.items()}
         return state
@@ -253,7 +253,7 @@ class NestedPredictor(FleetPredictor):
                 horizon = require_int("horizon", int(part.removeprefix("ahead")), minimum=2, maximum=MAX_HORIZON)
                 self._horizon_states[horizon] = HorizonState(self, horizon)
         workers = {"workers": np.array(self.workers)}
-        for part, predictor in self._named_parts().items():
+        for part, predictor in self._named_children().items():
             mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [part]}
             predictor.load_state_dict(workers | {n.replace(f"/{part}/", "/", 1): value for n, value in mine.items()})
         self._cached_layout = self._cached_pairs = None
@@ -266,9 +266,11 @@ class NestedPredictor(FleetPredictor):
         if self._cached_pairs is None or self._cached_pairs[0] is not covariates_WD:
             pairs = []
             for inner, places in zip(self._inner, self._covariate_layout()[1], strict=True):
-                mine_WD = covariates_WD
+                inner_covariates_WD = covariates_WD
                 if places is not None:  # taken from the transpose, where a covariate's column is contiguous
-                    mine_WD = covariates_WD.T.take(places, axis=0).T if len(places) else covariates_WD[:, :0]
-                pairs.append((inner, mine_WD))
+                    inner_covariates_WD = (
+                        covariates_WD.T.take(places, axis=0).T if len(places) else covariates_WD[:, :0]
+                    )
+                pairs.append((inner, inner_covariates_WD))
             self._cached_pairs = (covariates_WD, pairs)
         return self._cached_pairs[1]

@@ -176,7 +176,7 @@ def collect_windows(
     return windows
 
 
-StateRows = dict[str, Array]
+WorkerStates = dict[str, Array]
 
 LOG_SPEED_RANGE = (np.log(MIN_SPEED), np.log(MAX_SPEED))
 """The least and the greatest log speed that a network forecasts."""
@@ -217,7 +217,7 @@ class Network(FleetPredictor):
     def _fit_weights(self, windows: Windows, fit_options: FitOptions) -> dict[str, Array]:
         """Return the weights fitted to these windows, beginning with those that there are."""
 
-    def replay_trace(self, trace: Trace) -> Iterator[tuple[StateRows, Array, Array]]:
+    def replay_trace(self, trace: Trace) -> Iterator[tuple[WorkerStates, Array, Array]]:
         """Yield every iteration in which it would have forecast this trace, on inputs as it sees them in serving.
 
         Each comes with the workers' state before it, the covariates at its start, and its measured log speeds.
@@ -227,7 +227,7 @@ class Network(FleetPredictor):
         served.reset(trace.workers)
         covariates_TWD = trace.covariates_named(served.covariate_names)
         for k, log_speed_W in enumerate(np.log(trace.speed)):
-            covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
+            covariates_WD = served._validated_covariates(None if covariates_TWD is None else covariates_TWD[k])
             yield served.state, covariates_WD, log_speed_W
             served.state = served._advance(served.state, log_speed_W, covariates_WD)
 
@@ -238,17 +238,19 @@ class Network(FleetPredictor):
         return np.exp(self._log_speed_ahead(covariates_WD, horizon))
 
     def _log_speed_ahead(self, covariates_WD: Array, horizon: int) -> Array:
-        state_rows = self.state
+        worker_states = self.state
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
-            state_rows = self._advance(state_rows, self._next_log_speed(state_rows, covariates_WD), covariates_WD)
-        return self._next_log_speed(state_rows, covariates_WD)
+            worker_states = self._advance(
+                worker_states, self._next_log_speed(worker_states, covariates_WD), covariates_WD
+            )
+        return self._next_log_speed(worker_states, covariates_WD)
 
     @abstractmethod
-    def _next_log_speed(self, state_rows: StateRows, covariates_WD: Array) -> Array:
+    def _next_log_speed(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
         """Return the log of the next speed."""
 
     @abstractmethod
-    def _advance(self, state_rows: StateRows, log_speed_W: Array, covariates_WD: Array) -> StateRows:
+    def _advance(self, worker_states: WorkerStates, log_speed_W: Array, covariates_WD: Array) -> WorkerStates:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:

@@ -52,8 +52,8 @@ class Pooled(NestedPredictor):
     def _all_covariates(self) -> Sequence[str]:
         return [*super()._all_covariates(), *self.covariates]
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return initial_inputs(count, len(self.covariate_names))
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        return initial_inputs(num_workers, len(self.covariate_names))
 
     def initial_shared_state(self) -> dict[str, Array]:
         # the predictor's forecast is among the inputs, after past speeds and averages, and before the covariates
@@ -65,7 +65,7 @@ class Pooled(NestedPredictor):
             "prior": np.zeros(inputs),
         }
 
-    def _initial_horizon_state(self, count: int) -> dict[str, Array]:
+    def _initial_horizon_state(self, num_workers: int) -> dict[str, Array]:
         return {}
 
     def _initial_shared_horizon_state(self) -> dict[str, Array]:
@@ -75,7 +75,7 @@ class Pooled(NestedPredictor):
         """Return the numbers kept of each forecast: the last log speed, the scale and the inputs."""
         return len(self.shared_state["weights"]) + 2
 
-    def _start_horizon(self, horizon_state: HorizonState) -> None:
+    def _init_horizon_state(self, horizon_state: HorizonState) -> None:
         """Start with the weights of the next iteration, but without its evidence."""
         horizon_state.shared_state.update(weights=self.shared_state["weights"], prior=self.shared_state["weights"])
 
@@ -85,10 +85,10 @@ class Pooled(NestedPredictor):
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         answer, ahead = self._get_forecast(covariates_WD), self._horizon_state(horizon) if horizon > 1 else None
-        step_W = answer.step_W if ahead is None else answer.step_by(ahead.shared_state["weights"])
+        step_W = answer.step_W if ahead is None else answer.correction(ahead.shared_state["weights"])
         log_CW = np.empty((self.columns, len(step_W)))
-        log_CW[:] = answer.log_W
-        log_CW[0] += answer.scale_W * bound_step(step_W, answer.reach_W)
+        log_CW[:] = answer.log_speed_W
+        log_CW[0] += answer.scale_W * bound_step(step_W, answer.max_step_W)
         return log_CW.T
 
     def _get_forecast(self, covariates_WD: Array) -> _CachedForecast:
@@ -99,16 +99,18 @@ class Pooled(NestedPredictor):
         return answer
 
     def _compute_forecast(self, covariates_WD: Array, memory_WR: Array) -> _CachedForecast:
-        (inner, mine_WD) = self._pair_with_covariates(covariates_WD)[0]
-        log_W, scale_W = inner.forecast_log_speed(mine_WD, 1), running_scale(self.state)
+        (inner, inner_covariates_WD) = self._pair_with_covariates(covariates_WD)[0]
+        log_speed_W, scale_W = inner.forecast_log_speed(inner_covariates_WD, 1), running_scale(self.state)
         # Inputs of covariates that nobody reports would all be 0.
         known_WD = covariates_WD[:, :0] if all_true(np.isnan(covariates_WD)) else covariates_WD
         inputs_WF = make_inputs(self.state, known_WD, scale_W, extra_columns=1)
-        ahead_W = (log_W - memory_WR[:, 0]) / scale_W
+        ahead_W = (log_speed_W - memory_WR[:, 0]) / scale_W
         inputs_WF[:, NUM_SPEED_INPUTS] = np.where(np.isfinite(ahead_W), ahead_W, 0.0)
-        reach_W = max_step(inputs_WF)
-        answer = _CachedForecast(memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, log_W)
-        answer.step_W = answer.step_by(self.shared_state["weights"])
+        max_step_W = max_step(inputs_WF)
+        answer = _CachedForecast(
+            memory_WR, covariates_WD, known_WD, log_speed_W, inputs_WF, scale_W, max_step_W, log_speed_W
+        )
+        answer.step_W = answer.correction(self.shared_state["weights"])
         return answer
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
@@ -120,15 +122,15 @@ class Pooled(NestedPredictor):
                 self._learn_horizon(ahead, record_WP, log_speed_W)
         target_W = target_change(self.state, log_speed_W, answer.scale_W) - answer.inputs_WF[:, NUM_SPEED_INPUTS]
         self._learn_weights(self.shared_state, target_W, answer.step_W, answer.inputs_WF)
-        (inner, mine_WD) = self._pair_with_covariates(covariates_WD)[0]
-        inner.update_from_report(report, speed_W, mine_WD)
+        (inner, inner_covariates_WD) = self._pair_with_covariates(covariates_WD)[0]
+        inner.update_from_report(report, speed_W, inner_covariates_WD)
         advance_inputs(self.state, log_speed_W, answer.known_WD, answer.scale_W)
 
     def _learn_horizon(self, horizon_state: HorizonState, record_WP: Array, log_speed_W: Array) -> None:
         """Learn from the forecast made ``horizon`` iterations ago, with the present weights."""
-        passed_WP = horizon_state.swap_forecast(record_WP)
-        inputs_WF = passed_WP[:, 2:]
-        target_W = (log_speed_W - passed_WP[:, 0]) / passed_WP[:, 1] - inputs_WF[:, NUM_SPEED_INPUTS]
+        past_forecast_WP = horizon_state.swap_forecast(record_WP)
+        inputs_WF = past_forecast_WP[:, 2:]
+        target_W = (log_speed_W - past_forecast_WP[:, 0]) / past_forecast_WP[:, 1] - inputs_WF[:, NUM_SPEED_INPUTS]
         if not all_finite(inputs_WF):  # nothing was expected yet, or a covariate was not known
             inputs_WF[np.isnan(inputs_WF)] = 0.0
         step_W = inputs_WF @ horizon_state.shared_state["weights"][: inputs_WF.shape[1]]
@@ -137,13 +139,13 @@ class Pooled(NestedPredictor):
     def _learn_weights(self, fleet: dict[str, Array], target_W: Array, step_W: Array, inputs_WF: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
         error_W = target_W - step_W
-        doubt_W = example_penalty(error_W, inputs_WF, len(fleet["weights"]))
+        penalty_W = example_penalty(error_W, inputs_WF, len(fleet["weights"]))
         if not all_finite(error_W):
             seen_W = np.isfinite(error_W)
             if not any_true(seen_W):
                 return
-            target_W, doubt_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, doubt_W, np.inf)
-        counted_FW, places = (inputs_WF / doubt_W[:, None]).T, inputs_WF.shape[1]
+            target_W, penalty_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, penalty_W, np.inf)
+        counted_FW, places = (inputs_WF / penalty_W[:, None]).T, inputs_WF.shape[1]
         # A new array, as what was asked before holds the old one. It forgets 0.2% per iteration: the last 500 count.
         products_FF = 0.998 * fleet["products"]
         products_FF[:places, :places] += counted_FW @ inputs_WF
@@ -168,12 +170,12 @@ class _CachedForecast:
     memory_WR: Array
     covariates_WD: Array
     known_WD: Array
-    log_W: Array
+    log_speed_W: Array
     inputs_WF: Array
     scale_W: Array
-    reach_W: Array
+    max_step_W: Array
     step_W: Array
 
-    def step_by(self, weights_F: Array) -> Array:
+    def correction(self, weights_F: Array) -> Array:
         """Return the correction by these weights, in scales."""
         return np.asarray(self.inputs_WF @ weights_F[: self.inputs_WF.shape[1]])

@@ -15,7 +15,7 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import running_scale
-from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, StateRows, Training, Windows
+from paceline.predictors.network import LOG_SPEED_RANGE, Columns, Network, Training, Windows, WorkerStates
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -49,53 +49,55 @@ class RecurrentPredictor(Network):
     def step_cell(self, inputs_WF: Array, state_WH: Array) -> Array:
         """Return the state after one more step."""
 
-    def initial_state(self, count: int) -> dict[str, Array]:
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
         return {
-            "log_speed": np.full(count, np.nan),
-            "change": np.zeros(count),
-            "scale": np.full(count, np.nan),
-            "state": np.zeros((count, self.cells * self.hidden)),
-            "last_covariates": np.zeros((count, len(self.covariate_names_))),
+            "log_speed": np.full(num_workers, np.nan),
+            "change": np.zeros(num_workers),
+            "scale": np.full(num_workers, np.nan),
+            "state": np.zeros((num_workers, self.cells * self.hidden)),
+            "last_covariates": np.zeros((num_workers, len(self.covariate_names_))),
         }
 
-    def _next_log_speed(self, state_rows: StateRows, covariates_WD: Array) -> Array:
+    def _next_log_speed(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
         if not self.weights_:
-            return state_rows["log_speed"]
-        state_WH = self.step_cell(self._inputs(state_rows, covariates_WD), state_rows["state"])
+            return worker_states["log_speed"]
+        state_WH = self.step_cell(self._inputs(worker_states, covariates_WD), worker_states["state"])
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
         # A bound relative to the newest change still lets the forecast return after a jump of any size.
         # at most the newest change plus 5 running scales from the last log speed
-        scale_W = running_scale(state_rows)
-        reach_W = np.abs(state_rows["change"]) / scale_W + 5.0
-        return np.clip(state_rows["log_speed"] + scale_W * np.clip(step_W, -reach_W, reach_W), *LOG_SPEED_RANGE)
+        scale_W = running_scale(worker_states)
+        max_step_W = np.abs(worker_states["change"]) / scale_W + 5.0
+        return np.clip(
+            worker_states["log_speed"] + scale_W * np.clip(step_W, -max_step_W, max_step_W), *LOG_SPEED_RANGE
+        )
 
-    def _inputs(self, state_rows: StateRows, covariates_WD: Array) -> Array:
+    def _inputs(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
         """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""
-        change_W = np.arcsinh(state_rows["change"] / running_scale(state_rows))
-        return np.concatenate([change_W[:, None], self._standardize(state_rows, covariates_WD)], axis=1)
+        change_W = np.arcsinh(worker_states["change"] / running_scale(worker_states))
+        return np.concatenate([change_W[:, None], self._standardize(worker_states, covariates_WD)], axis=1)
 
-    def _standardize(self, state_rows: StateRows, covariates_WD: Array) -> Array:
+    def _standardize(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
         # clipped at 4 standard deviations: the network was not fitted farther out
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -4.0, 4.0)
-        return np.where(np.isnan(standard_WD), state_rows["last_covariates"], standard_WD)
+        return np.where(np.isnan(standard_WD), worker_states["last_covariates"], standard_WD)
 
-    def _advance(self, state_rows: StateRows, log_speed_W: Array, covariates_WD: Array) -> StateRows:
+    def _advance(self, worker_states: WorkerStates, log_speed_W: Array, covariates_WD: Array) -> WorkerStates:
         """Return the state one iteration later; a worker without a log speed (NaN) keeps its state."""
-        change_W = log_speed_W - state_rows["log_speed"]
+        change_W = log_speed_W - worker_states["log_speed"]
         # The newest change weighs 5% in a worker's running scale, and counts for at most 5 scales.
-        bounded_W = np.minimum(np.abs(change_W), 5.0 * running_scale(state_rows))
-        smoothed_W = state_rows["scale"] + 0.05 * (bounded_W - state_rows["scale"])
+        bounded_W = np.minimum(np.abs(change_W), 5.0 * running_scale(worker_states))
+        smoothed_W = worker_states["scale"] + 0.05 * (bounded_W - worker_states["scale"])
         later = {
             "log_speed": log_speed_W,
             "change": np.where(np.isnan(change_W), 0.0, change_W),
-            "scale": np.where(np.isnan(state_rows["scale"]), np.abs(change_W), smoothed_W),
+            "scale": np.where(np.isnan(worker_states["scale"]), np.abs(change_W), smoothed_W),
         }
         if self.weights_:
-            later["state"] = self.step_cell(self._inputs(state_rows, covariates_WD), state_rows["state"])
+            later["state"] = self.step_cell(self._inputs(worker_states, covariates_WD), worker_states["state"])
         for name, new in later.items():
             seen_W = np.isfinite(log_speed_W if new.ndim == 1 else log_speed_W[:, None])
-            later[name] = np.where(seen_W, new, state_rows[name])
-        return state_rows | later | {"last_covariates": self._standardize(state_rows, covariates_WD)}
+            later[name] = np.where(seen_W, new, worker_states[name])
+        return worker_states | later | {"last_covariates": self._standardize(worker_states, covariates_WD)}
 
     def _fit_weights(self, windows: Windows, fit_options: FitOptions) -> dict[str, Array]:
         from paceline.predictors.torch_fit import fit_recurrent
@@ -105,10 +107,10 @@ class RecurrentPredictor(Network):
     def _make_examples(self, fit_options: FitOptions, trace: Trace) -> Iterator[Columns]:
         """Yield the sequences of inputs and targets of each worker's cell."""
         inputs, targets = [], []
-        for state_rows, covariates_WD, log_speed_W in self.replay_trace(trace):
-            inputs.append(self._inputs(state_rows, covariates_WD))
-            change_W = (log_speed_W - state_rows["log_speed"]) / running_scale(state_rows)
-            targets.append(np.where(np.isfinite(state_rows["scale"]), change_W, np.nan))
+        for worker_states, covariates_WD, log_speed_W in self.replay_trace(trace):
+            inputs.append(self._inputs(worker_states, covariates_WD))
+            change_W = (log_speed_W - worker_states["log_speed"]) / running_scale(worker_states)
+            targets.append(np.where(np.isfinite(worker_states["scale"]), change_W, np.nan))
         reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
         held_out = fit_options.held_out

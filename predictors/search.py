@@ -48,7 +48,7 @@ class LeaderSearch(FleetPredictor):
     array([72, 56])
     """
 
-    opts_out: ClassVar[Mapping[str, str]] = dict.fromkeys(
+    skipped_checks: ClassVar[Mapping[str, str]] = dict.fromkeys(
         (
             "learns_a_constant",
             "survives_jumps",
@@ -72,9 +72,9 @@ class LeaderSearch(FleetPredictor):
         self.window = window
         self.tolerance = tolerance
 
-    def initial_state(self, count: int) -> dict[str, Array]:
-        unseen = {name: np.full(count, np.nan) for name in ("last", "size", "wanted")}
-        return unseen | {name: np.zeros(count) for name in ("total", "reports", "gave", "took")}
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        unseen = {name: np.full(num_workers, np.nan) for name in ("last", "size", "wanted")}
+        return unseen | {name: np.zeros(num_workers) for name in ("total", "reports", "gave", "took")}
 
     def initial_shared_state(self) -> dict[str, Array]:
         return {"search": np.array([self.step, self.window, 0.0])}

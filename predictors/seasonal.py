@@ -35,17 +35,17 @@ class Seasonal(FleetPredictor):
     (True, True)
     """
 
-    def initial_state(self, count: int) -> dict[str, Array]:
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
         # two past cycles: one is as noisy as the last value, and more lag behind changes
         return {
-            "level": np.full(count, np.nan),
-            "variance": np.zeros(count),
-            "scale": np.full(count, 1e-3),
-            "deviations": np.zeros((count, 2 * MAX_PERIOD)),
+            "level": np.full(num_workers, np.nan),
+            "variance": np.zeros(num_workers),
+            "scale": np.full(num_workers, 1e-3),
+            "deviations": np.zeros((num_workers, 2 * MAX_PERIOD)),
             # one for each lag, and one beside the first and the last
-            "echoes": np.zeros((count, MAX_PERIOD - MIN_PERIOD + 3)),
-            "power": np.zeros(count),
-            "seen": np.zeros(count),
+            "echoes": np.zeros((num_workers, MAX_PERIOD - MIN_PERIOD + 3)),
+            "power": np.zeros(num_workers),
+            "seen": np.zeros(num_workers),
         }
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:

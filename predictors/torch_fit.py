@@ -189,8 +189,8 @@ class TrainingLoop:
             loss = weighted / sum(weights) if losses else float("inf")
         return broadcast_value(loss) if self.fit_options.distributed else loss
 
-    def _report_progress(self, count: int, loss: float) -> None:
-        self.windows_done += count
+    def _report_progress(self, num_windows: int, loss: float) -> None:
+        self.windows_done += num_windows
         now = time.perf_counter()
         # every 0.2 s: a terminal shows no more, and a batch takes less than a millisecond
         if now - self.last_report_time >= 0.2:

@@ -58,8 +58,8 @@ class Sometimes(EWMA):
             parts[self.part][1] = self.given
         return Forecast(**parts)
 
-    def initial_state(self, count):
-        return super().initial_state(count) | {"count": np.zeros(count)}
+    def initial_state(self, num_workers):
+        return super().initial_state(num_workers) | {"count": np.zeros(num_workers)}
 
     def observe(self, report):
         super().observe(report)

@@ -29,8 +29,8 @@ SLOW = {"NARX", "GatedNARX", "LSTM", "SimpleRNN", "Auto", "Mixture", "ARIMA"}
     [pytest.param(kind, id=kind.__name__, marks=[pytest.mark.slow] * (kind.__name__ in SLOW)) for kind in KINDS],
 )
 def test_contract_is_kept(kind, name, factories):
-    if name in kind.opts_out:
-        assert len(kind.opts_out[name]) > 20, "an opt-out gives its reason"
+    if name in kind.skipped_checks:
+        assert len(kind.skipped_checks[name]) > 20, "an opt-out gives its reason"
         return
     if kind not in factories:
         factories[kind] = checks.fitted(kind())
@@ -94,7 +94,7 @@ class LivingState(LastValue):
 
 class ForgetsWhenPickled(EWMA):
     def __getstate__(self):
-        return {**self.__dict__, "state": self._fresh_rows(len(self.workers))}
+        return {**self.__dict__, "state": self._initial_worker_states(len(self.workers))}
 
 
 class RestartsOnChange(LastValue):
@@ -114,8 +114,8 @@ class ForgetsTheRenamed(LastValue):
 class GivesUpOnTheSilent(LastValue):
     """Forecasts a long-silent worker at the mean of the others, and never follows any worker after that."""
 
-    def initial_state(self, count):
-        return super().initial_state(count) | {"silent": np.zeros(count)}
+    def initial_state(self, num_workers):
+        return super().initial_state(num_workers) | {"silent": np.zeros(num_workers)}
 
     def update(self, speed_W, covariates_WD):
         super().update(np.where(self.state["silent"] < 100, speed_W, np.nan), covariates_WD)
@@ -132,8 +132,8 @@ class SlowsDownInSilence(LastValue):
 class DriftsInSilence(LastValue):
     """Learns something from every missing report, though it does not show in its forecast yet."""
 
-    def initial_state(self, count):
-        return super().initial_state(count) | {"weight": np.ones(count)}
+    def initial_state(self, num_workers):
+        return super().initial_state(num_workers) | {"weight": np.ones(num_workers)}
 
     def update(self, speed_W, covariates_WD):
         super().update(speed_W, covariates_WD)
@@ -167,7 +167,7 @@ class NeedsCovariates(LastValue):
         return super().forecast_speed(covariates_WD, horizon) * covariates_WD[:, 0]
 
     def predict(self, *, covariates=None, horizon=1):
-        rows = self._covariate_rows(covariates)
+        rows = self._validated_covariates(covariates)
         return Forecast(self.forecast_speed(rows, horizon), np.full(len(self.workers), np.inf))
 
 
@@ -266,7 +266,9 @@ def test_a_worker_without_a_name_is_refused():
 
 def test_an_opted_out_check_is_not_run():
     class Honest(KnowsItsPlace):
-        opts_out: ClassVar = {"permuting_workers_permutes_forecasts": "made to show how a predictor opts out openly"}
+        skipped_checks: ClassVar = {
+            "permuting_workers_permutes_forecasts": "made to show how a predictor opts out openly"
+        }
 
     ran = checks.run(Honest, ["permuting_workers_permutes_forecasts", "predict_is_pure"])
     assert ran == ["predict_is_pure"]

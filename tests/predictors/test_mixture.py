@@ -130,8 +130,8 @@ class Always(FleetPredictor):
         super().__init__()
         self.speed = speed
 
-    def initial_state(self, count):
-        return {"speed": np.full(count, self.speed)}
+    def initial_state(self, num_workers):
+        return {"speed": np.full(num_workers, self.speed)}
 
     def update(self, speed_W, covariates_WD):
         pass

@@ -92,8 +92,8 @@ class ForgetfulBase(FleetPredictor):
     def __init__(self):
         self.window = 3
 
-    def initial_state(self, count):
-        return {"last": np.ones(count)}
+    def initial_state(self, num_workers):
+        return {"last": np.ones(num_workers)}
 
     def update(self, speed_W, covariates_WD):
         self.state["last"] = speed_W
