@@ -23,7 +23,7 @@ from machine import machine
 from paceline._arrays import Array, Mask
 from paceline.predictors import RLS, Auto, Calibrated, GatedNARX, Mixture, Predictor, Report
 from paceline.predictors.auto import CORRECTED_AVERAGE, FADING, SMOOTHINGS, HeadStartMixture
-from paceline.predictors.driven import DrivenAverages
+from paceline.predictors.driven import CorrectedEWMAs
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.pooled import Pooled
 from paceline.predictors.seasonal import Seasonal
@@ -72,17 +72,17 @@ def network(covariates: Covariates) -> Pooled:
     return Pooled(GatedNARX(pretrained=True), covariates)
 
 
-def averages(covariates: Covariates) -> DrivenAverages:
-    return DrivenAverages(SMOOTHINGS, FADING, CORRECTED_AVERAGE, network(covariates).covariate_names)
+def averages(covariates: Covariates) -> CorrectedEWMAs:
+    return CorrectedEWMAs(SMOOTHINGS, FADING, CORRECTED_AVERAGE, network(covariates).covariate_names)
 
 
 VARIANTS: dict[str, Callable[[Covariates], Predictor]] = {
     "Auto": Auto,
     "without averages, but the last value": lambda names: Part(
-        [DrivenAverages((1.0,), FADING, 0), Seasonal(), network(names)]
+        [CorrectedEWMAs((1.0,), FADING, 0), Seasonal(), network(names)]
     ),
     "with no average corrected for covariates": lambda names: Part(
-        [DrivenAverages(SMOOTHINGS, FADING, CORRECTED_AVERAGE), Seasonal(), network(names)]
+        [CorrectedEWMAs(SMOOTHINGS, FADING, CORRECTED_AVERAGE), Seasonal(), network(names)]
     ),
     "without the seasonal expert": lambda names: Part([averages(names), network(names)]),
     "without the correction of the network": lambda names: Part(

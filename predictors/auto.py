@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline._arrays import Array, Mask, any_true
 from paceline.predictors.calibrated import Calibrated
-from paceline.predictors.driven import DrivenAverages
+from paceline.predictors.driven import CorrectedEWMAs
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import hide_workers, validated_covariate_names
 from paceline.predictors.gated_narx import GatedNARX
@@ -74,7 +74,7 @@ class Auto(Calibrated):
     def __init__(self, covariates: Sequence[str] = ()) -> None:
         self.covariates = validated_covariate_names(covariates)
         network = Pooled(GatedNARX(pretrained=True), self.covariates)
-        averages = DrivenAverages(SMOOTHINGS, FADING, SMOOTHINGS.index(0.1), network.covariate_names)
+        averages = CorrectedEWMAs(SMOOTHINGS, FADING, SMOOTHINGS.index(0.1), network.covariate_names)
         super().__init__(PeriodicEvents(HeadStartMixture([averages, Seasonal(), network])))
         self._mixture = cast("HeadStartMixture", cast("PeriodicEvents", self._inner[0])._inner[0])
 

@@ -22,7 +22,7 @@ from paceline.predictors.protocol import Forecast, Predictor, Report
 
 Factory = Callable[[], Predictor]
 
-FLEET = ("a", "b", "c")
+WORKER_NAMES = ("a", "b", "c")
 SAMPLES = 64.0
 SILENT_ITERATIONS = 300
 
@@ -79,7 +79,7 @@ def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-unty
     from paceline.datasets import Trace
 
     rng = np.random.default_rng(seed)
-    busy_TW = (np.cumsum(rng.random((iterations, len(FLEET))) < 0.05, axis=0) % 2).astype(float)
+    busy_TW = (np.cumsum(rng.random((iterations, len(WORKER_NAMES))) < 0.05, axis=0) % 2).astype(float)
     noise_TW = rng.normal(0.0, 0.03, busy_TW.shape)
     speed_TW = np.array([100.0, 200.0, 50.0]) * np.exp(-0.5 * busy_TW + noise_TW)
     return Trace(
@@ -87,7 +87,7 @@ def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-unty
         seconds=SAMPLES / speed_TW,
         covariates=np.stack([busy_TW, rng.random(busy_TW.shape)], axis=-1),
         covariate_names=["cpu_busy", "distractor"],
-        workers=FLEET,
+        workers=WORKER_NAMES,
         meta={"job": "example", "source": "paceline.predictors.checks"},
     )
 
@@ -179,7 +179,7 @@ def permuting_workers_permutes_forecasts(make_predictor: Factory) -> None:
     """The order of the workers does not matter to any of them."""
     order = np.array([2, 0, 1])
     straight, permuted = _start(make_predictor), make_predictor()
-    permuted.reset([FLEET[i] for i in order])
+    permuted.reset([WORKER_NAMES[i] for i in order])
     for report in _random_reports(40):
         straight.observe(report)
         permuted.observe(_make_report(np.asarray(report.seconds)[order]))
@@ -228,7 +228,7 @@ def joining_leaves_others_alone(make_predictor: Factory) -> None:
     predictor = _warm_up(make_predictor)
     before = predictor.predict().speed
     predictor.join("d")
-    _require_workers(predictor, (*FLEET, "d"), "join('d')")
+    _require_workers(predictor, (*WORKER_NAMES, "d"), "join('d')")
     after = predictor.predict()
     _require_usable(after)
     _require(
@@ -322,7 +322,7 @@ def a_missing_report_changes_nothing(make_predictor: Factory) -> None:
 def reset_forgets(make_predictor: Factory) -> None:
     """After reset the predictor behaves like one that never observed anything."""
     used, new = _warm_up(make_predictor), _start(make_predictor)
-    used.reset(FLEET)
+    used.reset(WORKER_NAMES)
     _require_same(used.predict(), new.predict(), "after reset(), the first forecast must be that of a new predictor")
     _require_same_future(used, new, "after reset(), later forecasts must be those of a new predictor, but they differ")
 
@@ -446,17 +446,17 @@ CHECKS: Mapping[str, Callable[[Factory], None]] = {
 # -- what the checks are made of ---------------------------------------------------------------------------------
 
 
-def _require(holds: bool | np.bool_, sentence: str) -> None:
-    if not holds:
-        raise ContractBrokenError(sentence)
+def _require(condition: bool | np.bool_, message: str) -> None:
+    if not condition:
+        raise ContractBrokenError(message)
 
 
-def _require_same(forecast: Forecast, other: Forecast, sentence: str) -> None:
-    _require(np.array_equal(forecast.speed, other.speed) and np.array_equal(forecast.spread, other.spread), sentence)
+def _require_same(forecast: Forecast, other: Forecast, message: str) -> None:
+    _require(np.array_equal(forecast.speed, other.speed) and np.array_equal(forecast.spread, other.spread), message)
 
 
-def _require_same_future(predictor: Predictor, other: Predictor, sentence: str) -> None:
-    _require_same(_continue_and_forecast(predictor), _continue_and_forecast(other), sentence)
+def _require_same_future(predictor: Predictor, other: Predictor, message: str) -> None:
+    _require_same(_continue_and_forecast(predictor), _continue_and_forecast(other), message)
 
 
 def _require_usable(forecast: Forecast) -> None:
@@ -467,9 +467,9 @@ def _require_usable(forecast: Forecast) -> None:
     _require((spread >= 0).all(), f"forecast spreads must not be NaN or negative, got {spread}")
 
 
-def _require_unknown(predictor: Predictor, worker: int, sentence: str) -> None:
+def _require_unknown(predictor: Predictor, worker: int, message: str) -> None:
     spread = predictor.predict().spread[worker]
-    _require(np.isinf(spread), f"{sentence}, got {spread:.3g}")
+    _require(np.isinf(spread), f"{message}, got {spread:.3g}")
 
 
 def _require_workers(predictor: Predictor, expected: tuple[str, ...], call: str) -> None:
@@ -494,7 +494,7 @@ def _hide_worker(report: Report, worker: int) -> Report:
 
 def _start(make_predictor: Factory) -> Predictor:
     predictor = make_predictor()
-    predictor.reset(FLEET)
+    predictor.reset(WORKER_NAMES)
     return predictor
 
 

@@ -1,4 +1,4 @@
-"""DrivenAverages: EWMAs, one of them corrected for covariates that take or give back a share of the speed.
+"""CorrectedEWMAs: EWMAs, one of them corrected for covariates that take or give back a share of the speed.
 
 Axes: W workers, D covariates, K covariates that any worker has reported, S smoothings.
 """
@@ -24,7 +24,7 @@ SOLVE_EVERY, SOLVE_ALWAYS_UNTIL = 8, 64
 """After so many iterations the effects move slowly, and are solved for only every few."""
 
 
-class DrivenAverages(FleetPredictor):
+class CorrectedEWMAs(FleetPredictor):
     """Several EWMAs at once, each one column of the forecast; ``corrected_column`` also knows the covariates' effect.
 
     The weight of the newest speed is at least ``fading / (fading + earlier reports)``, so that no average is held back
@@ -47,9 +47,9 @@ class DrivenAverages(FleetPredictor):
         self._reports_to_settle = fading / min(self.smoothings)
         self.corrected_column = corrected_column
         self.covariates = tuple(covariates)
-        self._cached_moves: _CovariateMoves | None = None
+        self._cached_deviations: _CovariateDeviations | None = None
         self._last_covariates: Array | None = None
-        self._cached_places: tuple[Array | None, slice] = (None, slice(0, 0))
+        self._cached_columns: tuple[Array | None, slice] = (None, slice(0, 0))
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
@@ -80,131 +80,133 @@ class DrivenAverages(FleetPredictor):
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         log_WS = np.log(self.state["level"])
-        if (places := self._reported_places()).stop:
-            log_WS[:, self.corrected_column] += self._covariate_moves(covariates_WD, places).step_W
+        if (columns := self._reported_columns()).stop:
+            log_WS[:, self.corrected_column] += self._covariate_deviations(covariates_WD, columns).correction_W
         return log_WS
 
-    def _reported_places(self) -> slice:
+    def _reported_columns(self) -> slice:
         """Return where the covariates are that any worker has reported: the others cost nothing."""
         known_D = self.shared_state["known"]
-        if self._cached_places[0] is not known_D:
+        if self._cached_columns[0] is not known_D:
             found = known_D.nonzero()[0]
-            self._cached_places = (known_D, slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 0))
-        return self._cached_places[1]
+            self._cached_columns = (known_D, slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 0))
+        return self._cached_columns[1]
 
-    def _covariate_moves(self, covariates_WD: Array, places: slice) -> _CovariateMoves:
+    def _covariate_deviations(self, covariates_WD: Array, columns: slice) -> _CovariateDeviations:
         """Return how far covariates are from their averages, cached for these covariates until the next report."""
-        moves, level_WS = self._cached_moves, self.state["level"]
-        if moves is None or moves.level_WS is not level_WS or moves.covariates_WD is not covariates_WD:
-            moves = self._cached_moves = self._compute_moves(covariates_WD, places)
-        return moves
+        deviations, level_WS = self._cached_deviations, self.state["level"]
+        if deviations is None or deviations.level_WS is not level_WS or deviations.covariates_WD is not covariates_WD:
+            deviations = self._cached_deviations = self._compute_deviations(covariates_WD, columns)
+        return deviations
 
-    def _compute_moves(self, covariates_WD: Array, places: slice) -> _CovariateMoves:
+    def _compute_deviations(self, covariates_WD: Array, columns: slice) -> _CovariateDeviations:
         rows, fleet = self.state, self.shared_state
-        now_WK = covariates_WD[:, places]
-        off_WK = now_WK - rows["covariate_level"][:, places]
-        if not (complete := all_finite(off_WK)):  # a missing covariate keeps its last value
-            now_WK = np.where(np.isnan(now_WK), rows["covariate"][:, places], now_WK)
-            off_WK = now_WK - rows["covariate_level"][:, places]
-        move_WK = off_WK / (fleet["unit"][places] + 1e-150)
-        np.minimum(np.maximum(move_WK, -MAX_MOVE, out=move_WK), MAX_MOVE, out=move_WK)
+        current_WK = covariates_WD[:, columns]
+        deviation_WK = current_WK - rows["covariate_level"][:, columns]
+        if not (complete := all_finite(deviation_WK)):  # a missing covariate keeps its last value
+            current_WK = np.where(np.isnan(current_WK), rows["covariate"][:, columns], current_WK)
+            deviation_WK = current_WK - rows["covariate_level"][:, columns]
+        standardized_WK = deviation_WK / (fleet["unit"][columns] + 1e-150)
+        np.minimum(np.maximum(standardized_WK, -MAX_MOVE, out=standardized_WK), MAX_MOVE, out=standardized_WK)
         if not complete:
-            move_WK[np.isnan(move_WK)] = 0.0
-        step_W = move_WK @ fleet["effects"][places]
-        np.minimum(np.maximum(step_W, -MAX_STEP, out=step_W), MAX_STEP, out=step_W)
-        return _CovariateMoves(rows["level"], covariates_WD, now_WK, off_WK, move_WK, step_W)
+            standardized_WK[np.isnan(standardized_WK)] = 0.0
+        correction_W = standardized_WK @ fleet["effects"][columns]
+        np.minimum(np.maximum(correction_W, -MAX_STEP, out=correction_W), MAX_STEP, out=correction_W)
+        return _CovariateDeviations(
+            rows["level"], covariates_WD, current_WK, deviation_WK, standardized_WK, correction_W
+        )
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         if covariates_WD is not self._last_covariates:  # without covariates the same object comes again
             self._last_covariates, known_D = covariates_WD, self.shared_state["known"]
             new_D = np.logical_or.reduce(np.isfinite(covariates_WD)) > known_D
             if any_true(new_D):
-                self.shared_state["known"], self._cached_moves = known_D + new_D, None
-        if (places := self._reported_places()).stop:
-            self._learn(np.log(speed_W), self._covariate_moves(covariates_WD, places), places)
+                self.shared_state["known"], self._cached_deviations = known_D + new_D, None
+        if (columns := self._reported_columns()).stop:
+            self._learn(np.log(speed_W), self._covariate_deviations(covariates_WD, columns), columns)
         seen_W, weight = self.state["seen"], self._weights
         if np.minimum.reduce(seen_W) < self._reports_to_settle:
             weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
         self.state["level"] = smooth(self.state["level"], speed_W[:, None], weight)
         self.state["seen"] = seen_W + np.isfinite(speed_W)
 
-    def _learn(self, log_speed_W: Array, moves: _CovariateMoves, places: slice) -> None:
+    def _learn(self, log_speed_W: Array, deviations: _CovariateDeviations, columns: slice) -> None:
         """Add this iteration's examples, and move the covariates' averages as that of the speed will move."""
         rows, seen_W, usual_W = self.state, self.state["seen"], self.state["error"]
         off_W = log_speed_W - np.log(rows["level"][:, self.corrected_column])
-        size_W, scale_W = np.abs(off_W - moves.step_W), np.maximum(usual_W, MIN_ERROR)
+        size_W, scale_W = np.abs(off_W - deviations.correction_W), np.maximum(usual_W, MIN_ERROR)
         # Huber's weight, in units of each worker's errors
         weight_W = 1.0 / (np.maximum(size_W / HUBER_BOUND, scale_W) * scale_W)
         error_W = usual_W + 0.05 * (np.minimum(size_W, 5.0 * usual_W) - usual_W)
         rate: Array | float = self._weights[self.corrected_column]
         if settled := np.minimum.reduce(seen_W) >= self._reports_to_settle:
-            level_WK = moves.now_WK - (1.0 - rate) * moves.off_WK
+            level_WK = deviations.current_WK - (1.0 - rate) * deviations.deviation_WK
         else:
             rate = np.maximum(rate, self.fading / (self.fading + seen_W))
-            level_WK = moves.now_WK - (1.0 - rate)[:, None] * moves.off_WK
+            level_WK = deviations.current_WK - (1.0 - rate)[:, None] * deviations.deviation_WK
         if not (settled and all_finite(error_W) and all_finite(level_WK)):
             reported_W = np.isfinite(off_W)
             example_W = reported_W & np.isfinite(usual_W) & (seen_W >= 4)
             weight_W, off_W = np.where(example_W, weight_W, 0.0), np.where(example_W, off_W, 0.0)
             error_W = np.where(reported_W, np.where(np.isnan(usual_W), size_W, error_W), usual_W)
-            before_WK = rows["covariate_level"][:, places]
+            before_WK = rows["covariate_level"][:, columns]
             level_WK = np.where(reported_W[:, None] & np.isfinite(level_WK), level_WK, before_WK)
-            level_WK = np.where(np.isnan(before_WK), moves.now_WK, level_WK)
+            level_WK = np.where(np.isnan(before_WK), deviations.current_WK, level_WK)
         rows["error"] = error_W
-        rows["covariate"] = _replace_columns(rows["covariate"], places, moves.now_WK)
-        rows["covariate_level"] = _replace_columns(rows["covariate_level"], places, level_WK)
-        self._learn_effects(moves, places, weight_W, off_W, error_W)
+        rows["covariate"] = _replace_columns(rows["covariate"], columns, deviations.current_WK)
+        rows["covariate_level"] = _replace_columns(rows["covariate_level"], columns, level_WK)
+        self._learn_effects(deviations, columns, weight_W, off_W, error_W)
 
     def _learn_effects(
-        self, moves: _CovariateMoves, places: slice, weight_W: Array, off_W: Array, error_W: Array
+        self, deviations: _CovariateDeviations, columns: slice, weight_W: Array, target_W: Array, error_W: Array
     ) -> None:
         fleet = self.shared_state
-        counted_KW = (moves.move_WK * weight_W[:, None]).T
+        counted_KW = (deviations.standardized_WK * weight_W[:, None]).T
         products_DD = 0.998 * fleet["products"]  # examples fade
-        products_DD[places, places] += counted_KW @ moves.move_WK
-        products_DD[places, -1] += counted_KW @ off_W
+        products_DD[columns, columns] += counted_KW @ deviations.standardized_WK
+        products_DD[columns, -1] += counted_KW @ target_W
         count = int(fleet["iterations"][0])
         fleet.update(products=products_DD, iterations=fleet["iterations"] + 1.0)
         if count < SOLVE_ALWAYS_UNTIL or count % SOLVE_EVERY == 0:
-            before_K = fleet["unit"][places]
-            unit_K = _usual_moves(moves, before_K, 1.0 / (count + 2.0))
-            fleet["unit"] = _replace_columns(fleet["unit"], places, unit_K)
+            before_K = fleet["unit"][columns]
+            unit_K = _typical_deviations(deviations, before_K, 1.0 / (count + 2.0))
+            fleet["unit"] = _replace_columns(fleet["unit"], columns, unit_K)
             # Earlier examples were counted in the unit before.
             ratio_K = np.divide(before_K, unit_K, out=np.ones_like(unit_K), where=unit_K > 0.0)
-            products_DD[places, places] *= ratio_K[:, None] * ratio_K
-            products_DD[places, -1] *= ratio_K
+            products_DD[columns, columns] *= ratio_K[:, None] * ratio_K
+            products_DD[columns, -1] *= ratio_K
             usual = max(finite_mean(error_W), MIN_ERROR)  # NaN before the first error
             # a squared effect of 1 costs as much as a quarter of a usual example
             ridge = 0.25 / usual**2 if any_true(weight_W) else 1.0
-            penalized_KK = products_DD[places, places] + ridge * np.eye(len(unit_K))
-            solved_K: Array = np.asarray(np.linalg.solve(penalized_KK, products_DD[places, -1]), dtype=np.float64)
-            fleet["effects"] = _replace_columns(fleet["effects"], places, solved_K)
+            penalized_KK = products_DD[columns, columns] + ridge * np.eye(len(unit_K))
+            solved_K: Array = np.asarray(np.linalg.solve(penalized_KK, products_DD[columns, -1]), dtype=np.float64)
+            fleet["effects"] = _replace_columns(fleet["effects"], columns, solved_K)
 
 
 @dataclass(frozen=True, eq=False)
-class _CovariateMoves:
+class _CovariateDeviations:
     """How far covariates are from their averages, with the report and covariates that this was made from."""
 
     level_WS: Array
     covariates_WD: Array
-    now_WK: Array
-    off_WK: Array
-    move_WK: Array
-    step_W: Array
+    current_WK: Array
+    deviation_WK: Array
+    standardized_WK: Array
+    correction_W: Array
 
 
-def _usual_moves(moves: _CovariateMoves, before_K: Array, rate: float) -> Array:
+def _typical_deviations(deviations: _CovariateDeviations, before_K: Array, rate: float) -> Array:
     """Return the usual size of each covariate's moves: their root mean square over the fleet, and over time."""
     # beside a large constant covariate, rounding is no move
-    square_WK = np.square(moves.off_WK) + np.square(1e-9 * moves.now_WK)
+    square_WK = np.square(deviations.deviation_WK) + np.square(1e-9 * deviations.current_WK)
     known_WK: Mask = np.isfinite(square_WK)
     mean_K = np.where(known_WK, square_WK, 0.0).sum(axis=0) / np.maximum(known_WK.sum(axis=0), 1)
     square_K = np.square(before_K)
     return np.asarray(np.sqrt(np.where(square_K == 0.0, mean_K, square_K + max(0.05, rate) * (mean_K - square_K))))
 
 
-def _replace_columns(values: Array, places: slice, new: Array) -> Array:
+def _replace_columns(values: Array, columns: slice, new: Array) -> Array:
     """Return a copy, ``[W, D]`` or ``[D]``, with these columns replaced."""
     replaced = values.copy(order="F")
-    replaced[..., places] = new
+    replaced[..., columns] = new
     return replaced

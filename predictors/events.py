@@ -61,7 +61,7 @@ class PeriodicEvents(NestedPredictor):
             "due_effect": np.zeros(num_workers),
         }
 
-    def _find_due(self, horizon: int = 1) -> Mask | None:
+    def _find_scheduled(self, horizon: int = 1) -> Mask | None:
         """Return who has a scheduled event in the iteration ``horizon`` ahead, ``None`` if no worker has."""
         event_W = self.state["due"] == self.state["seen"] + (horizon - 1)
         return event_W if any_true(event_W) else None
@@ -72,27 +72,27 @@ class PeriodicEvents(NestedPredictor):
         # prior odds that equal intervals are a schedule
         return np.asarray(rate_W ** (1.0 + self.state["returns"]) < 0.01)
 
-    def _scheduled_effects(self, due_W: Mask) -> Array:
+    def _scheduled_effects(self, scheduled_W: Mask) -> Array:
         """Return the change of log speed by scheduled events, of those who are due and whose schedule is believed."""
-        return np.where(due_W & self._has_likely_schedule(), self.state["due_effect"], 0.0)
+        return np.where(scheduled_W & self._has_likely_schedule(), self.state["due_effect"], 0.0)
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        log_W, due_W = self._inner[0].forecast_log_speed(covariates_WD, horizon), self._find_due(horizon)
-        return log_W if due_W is None else log_W + self._scheduled_effects(due_W)
+        log_W, scheduled_W = self._inner[0].forecast_log_speed(covariates_WD, horizon), self._find_scheduled(horizon)
+        return log_W if scheduled_W is None else log_W + self._scheduled_effects(scheduled_W)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        speed_W, due_W = self._inner[0].forecast_speed(covariates_WD, horizon), self._find_due(horizon)
-        return speed_W if due_W is None else speed_W * np.exp(self._scheduled_effects(due_W))
+        speed_W, scheduled_W = self._inner[0].forecast_speed(covariates_WD, horizon), self._find_scheduled(horizon)
+        return speed_W if scheduled_W is None else speed_W * np.exp(self._scheduled_effects(scheduled_W))
 
     def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
-        speed_W, due_W = self._inner[0].forecast_speed_at(samples_W, covariates_WD), self._find_due()
-        return speed_W if due_W is None else speed_W * np.exp(self._scheduled_effects(due_W))
+        speed_W, scheduled_W = self._inner[0].forecast_speed_at(samples_W, covariates_WD), self._find_scheduled()
+        return speed_W if scheduled_W is None else speed_W * np.exp(self._scheduled_effects(scheduled_W))
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
-        forecast, due_W = self._inner[0].make_forecast(covariates_WD, horizon), self._find_due(horizon)
+        forecast, scheduled_W = self._inner[0].make_forecast(covariates_WD, horizon), self._find_scheduled(horizon)
         speed_W, curves = forecast.speed, forecast.batch_time
-        if due_W is not None:
-            factor_W = np.exp(self._scheduled_effects(due_W))
+        if scheduled_W is not None:
+            factor_W = np.exp(self._scheduled_effects(scheduled_W))
             speed_W = np.clip(speed_W * factor_W, MIN_SPEED, MAX_SPEED)
             if curves is not None:
                 floor_W, slope_W, intercept_W = (c / factor_W for c in (curves.floor, curves.slope, curves.intercept))
@@ -103,7 +103,7 @@ class PeriodicEvents(NestedPredictor):
         inner, rows = self._inner[0], self.state
         samples_W = np.asarray(report.samples, dtype=np.float64)
         error_W = np.log(speed_W / inner.forecast_speed_at(samples_W, covariates_WD))
-        size_W, mean_W, due_W = np.abs(error_W), rows["usual"], self._find_due()
+        size_W, mean_W, scheduled_W = np.abs(error_W), rows["usual"], self._find_scheduled()
         # an event is an error beyond 15% and beyond five usual ones
         event_W = size_W > np.maximum(0.15, 5.0 * mean_W)
         # the newest error weighs 5% in the usual one, and counts for at most 3 of it
@@ -113,20 +113,20 @@ class PeriodicEvents(NestedPredictor):
         if not all_finite(smoothed_W):
             smoothed_W = np.where(np.isnan(error_W), mean_W, np.where(np.isnan(mean_W), size_W, smoothed_W))
             seen = np.isfinite(speed_W)
-        if due_W is not None or any_true(event_W):
+        if scheduled_W is not None or any_true(event_W):
             known_W = np.isfinite(error_W)
-            hidden_W = self._learn_events(error_W, event_W, known_W & (False if due_W is None else due_W))
+            hidden_W = self._learn_events(error_W, event_W, known_W & (False if scheduled_W is None else scheduled_W))
             if any_true(hidden_W):
                 report, speed_W = hide_workers(report, hidden_W), np.where(hidden_W, np.nan, speed_W)
         rows["usual"], rows["seen"] = smoothed_W, rows["seen"] + seen
         inner.update_from_report(report, speed_W, covariates_WD)
 
-    def _learn_events(self, error_W: Array, event_W: Mask, due_W: Mask) -> Mask:
+    def _learn_events(self, error_W: Array, event_W: Mask, scheduled_W: Mask) -> Mask:
         """Learn who had an event, and return whose was one of a schedule that is believed."""
         rows = self.state
         # A smaller one than before counts if it is nearer to the scheduled effect than to none.
-        came_W = due_W & (np.abs(error_W - rows["due_effect"]) < np.abs(error_W))
-        missed_W, hidden_W = due_W & ~came_W, came_W & self._has_likely_schedule()
+        came_W = scheduled_W & (np.abs(error_W - rows["due_effect"]) < np.abs(error_W))
+        missed_W, hidden_W = scheduled_W & ~came_W, came_W & self._has_likely_schedule()
         rows["returns"] = np.where(came_W, rows["returns"] + 1.0, np.where(missed_W, -1.0, rows["returns"]))
         when_WE = np.where(missed_W[:, None], np.nan, rows["when"])
         effect_WE = rows["effect"]
@@ -148,7 +148,7 @@ class PeriodicEvents(NestedPredictor):
         return np.asarray(hidden_W)
 
 
-def _push_newest(memory_WE: Array, newest_W: Array, new_W: Mask) -> Array:
+def _push_newest(history_WE: Array, newest_W: Array, has_new_W: Mask) -> Array:
     """Return the memory with the newest value in front, of those who have a new one."""
-    pushed_WE = np.concatenate([newest_W[:, None], memory_WE[:, :-1]], axis=1)
-    return np.where(new_W[:, None], pushed_WE, memory_WE)
+    pushed_WE = np.concatenate([newest_W[:, None], history_WE[:, :-1]], axis=1)
+    return np.where(has_new_W[:, None], pushed_WE, history_WE)

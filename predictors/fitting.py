@@ -31,10 +31,10 @@ class Moments:
 
     count: int = 0
     mean: float = 0.0
-    squares: float = 0.0
+    squared_deviations: float = 0.0
 
     @classmethod
-    def of(cls, values: Array) -> Self:
+    def from_values(cls, values: Array) -> Self:
         """Return the spread of the finite ones of these values."""
         known = values[np.isfinite(values)]
         if not known.size:
@@ -49,17 +49,21 @@ class Moments:
             return self if self.count else other
         shift = other.mean - self.mean
         mean = self.mean + shift * other.count / count
-        return Moments(count, mean, self.squares + other.squares + shift**2 * self.count * other.count / count)
+        return Moments(
+            count,
+            mean,
+            self.squared_deviations + other.squared_deviations + shift**2 * self.count * other.count / count,
+        )
 
     @property
     def constant(self) -> bool:
         """True if no value is known, or none differs by more than rounding, whatever the unit."""
-        return bool((self.squares / max(self.count, 1)) ** 0.5 <= 1e-12 * abs(self.mean))
+        return bool((self.squared_deviations / max(self.count, 1)) ** 0.5 <= 1e-12 * abs(self.mean))
 
     @property
     def deviation(self) -> float:
         """The standard deviation; 1 if no value is known, or none differs."""
-        deviation = (self.squares / max(self.count, 1)) ** 0.5
+        deviation = (self.squared_deviations / max(self.count, 1)) ** 0.5
         return 1.0 if self.constant else deviation
 
 
@@ -71,14 +75,14 @@ class TraceSummary:
     ``shared_covariates`` those that all traces have.
     """
 
-    lengths: tuple[int, ...]
-    speeds: int
+    num_iterations: tuple[int, ...]
+    num_speeds: int
     workers: tuple[str, ...]
     covariates: dict[str, Moments]
     shared_covariates: tuple[str, ...]
 
     @classmethod
-    def of(cls, traces: Iterable[Trace], held_out: Callable[[str], bool] = lambda worker: False) -> Self:
+    def from_traces(cls, traces: Iterable[Trace], held_out: Callable[[str], bool] = lambda worker: False) -> Self:
         """Pass over the traces once; the spread of covariates leaves out the workers for which ``held_out`` is true."""
         lengths: list[int] = []
         speeds, workers, covariates, times_seen = 0, dict[str, None](), dict[str, Moments](), Counter[str]()
@@ -90,7 +94,7 @@ class TraceSummary:
             fitted_W = np.array([not held_out(worker) for worker in trace.workers])
             for name in trace.covariate_names:
                 values = np.asarray(trace.covariates_named([name]))
-                covariates[name] = covariates.get(name, Moments()) + Moments.of(values[:, fitted_W, 0])
+                covariates[name] = covariates.get(name, Moments()) + Moments.from_values(values[:, fitted_W, 0])
         if not lengths:
             raise ValueError("traces must hold at least one trace to fit, got none")
         shared = tuple(name for name in covariates if times_seen[name] == len(lengths))
@@ -162,7 +166,7 @@ class FitProgress:
     total: int
     rate: float = float("nan")
     loss: float = float("nan")
-    held_out: float = float("nan")
+    held_out_loss: float = float("nan")
 
     @property
     def seconds_left(self) -> float:
@@ -188,7 +192,7 @@ class FitOptions:
 
     def summarize(self, traces: Iterable[Trace]) -> TraceSummary:
         """Return the summary of the traces."""
-        return self.summary or TraceSummary.of(traces, held_out=(self.held_out or frozenset()).__contains__)
+        return self.summary or TraceSummary.from_traces(traces, held_out=(self.held_out or frozenset()).__contains__)
 
     def window_roles(self, trace: Trace, validation: float) -> Iterator[tuple[Mask, bool]]:
         """Yield for each iteration which workers' windows are used, ``[W]``, and whether they validate.

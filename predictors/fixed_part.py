@@ -1,4 +1,4 @@
-"""FixedPart: the part of a worker's time that does not follow its batch, learned in front of any predictor.
+"""FixedTimePredictor: the part of a worker's time that does not follow its batch, learned in front of any predictor.
 
 A worker's time is ``fixed + x / v``, and both parts move. While sizes stay the same nobody can tell the two apart; each
 change of sizes, as balancing makes them anyway, shows a little of it. Axes: W workers, H hypotheses.
@@ -35,7 +35,7 @@ MAX_FIXED_SHARE = 0.98
 STATE_PREFIX = "fixed_part/"
 
 
-class FixedPart:
+class FixedTimePredictor:
     """Another predictor, held, behind one that learns how much of each worker's time does not follow its batch.
 
     Each change of a worker's size is a test of hypotheses about its fixed part: by how much should the time have
@@ -47,7 +47,7 @@ class FixedPart:
     A worker needs 0.2 s besides 0.01 s per sample. When its batch halves and its time does not, that shows:
 
     >>> from paceline.predictors import LastValue, Report
-    >>> model = FixedPart(LastValue())
+    >>> model = FixedTimePredictor(LastValue())
     >>> model.reset(["a"])
     >>> for size in (40, 40, 40, 20, 40, 20):
     ...     model.observe(Report(samples=[size], seconds=[0.2 + 0.01 * size]))
@@ -59,7 +59,7 @@ class FixedPart:
     latest_report: Report
     _worker_states: dict[str, Array]
     _weights_WH: Array
-    _reference: float | None
+    _reference_size: float | None
     """Samples that every report is brought to; fixed, because other ones would change all speeds."""
 
     def __init__(self, predictor: Predictor) -> None:
@@ -78,7 +78,7 @@ class FixedPart:
         return self.predictor.covariate_names
 
     @property
-    def share(self) -> Array:
+    def fixed_share(self) -> Array:
         """Share of each worker's time at the mean batch that is taken to be fixed, ``[W]``."""
         seconds_W = np.where(np.isnan(self._worker_states["usual"]), 1.0, self._worker_states["usual"])
         return self._fixed_seconds(seconds_W) / seconds_W
@@ -113,7 +113,7 @@ class FixedPart:
             self.predictor.observe(report)  # which refuses it
         if not report.complete:
             size_W = np.where(np.isfinite(speed_W) & np.isfinite(size_W), size_W, np.nan)
-        reference = self._reference
+        reference = self._reference_size
         if reference is None and np.isfinite(size_W).any():
             reference = float(np.nanmean(size_W))
         with np.errstate(all="ignore"):
@@ -136,11 +136,11 @@ class FixedPart:
         except BaseException:
             self._worker_states, self._weights_WH = before, weights  # a refused report must change nothing
             raise
-        self._reference, self.latest_report = reference, at_reference
+        self._reference_size, self.latest_report = reference, at_reference
 
     def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
         forecast = self.predictor.predict(covariates=covariates, horizon=horizon)
-        size = self._reference or 1.0
+        size = self._reference_size or 1.0
         seconds_W = size / forecast.speed
         fixed_W = self._fixed_seconds(seconds_W)
         none_W, unlimited_W = np.zeros(len(fixed_W)), np.full(len(fixed_W), np.inf)
@@ -149,7 +149,7 @@ class FixedPart:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         mine = {STATE_PREFIX + name: rows.copy() for name, rows in self._worker_states.items()}
-        reference = np.array(np.nan if self._reference is None else self._reference)
+        reference = np.array(np.nan if self._reference_size is None else self._reference_size)
         return {**self.predictor.state_dict(), **mine, f"{STATE_PREFIX}reference": reference}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -166,11 +166,11 @@ class FixedPart:
                     "saved, or start without one"
                 )
         reference = float(state.get(f"{STATE_PREFIX}reference", np.nan))
-        self._reference = None if np.isnan(reference) else reference
+        self._reference_size = None if np.isnan(reference) else reference
         self._set_worker_states(rows)
 
     def _clear(self) -> None:
-        self._reference = None
+        self._reference_size = None
         self._set_worker_states(_initial_worker_states(len(self.workers)))
 
     def _set_worker_states(self, worker_states: dict[str, Array]) -> None:
@@ -179,17 +179,19 @@ class FixedPart:
         self._weights_WH = _hypothesis_weights(worker_states["evidence"])
 
     def _updated_worker_states(
-        self, report: Report, size_W: Array, seconds_W: Array, reference: float
+        self, report: Report, size_W: Array, seconds_W: Array, reference_size: float
     ) -> tuple[dict[str, Array], bool]:
         """Return what is known of each worker after this report, and whether there is new evidence."""
         before, rows = self._worker_states, dict(self._worker_states)
         change_W = np.log(seconds_W / before["seconds"])
         # sizes within 2% count as equal
-        moved_W = np.abs(size_W / before["size"] - 1.0) >= 0.02
-        moved = any_true(moved_W)
+        resized_W = np.abs(size_W / before["size"] - 1.0) >= 0.02
+        moved = any_true(resized_W)
         noise_W, error_W = before["noise"], change_W
         if moved:
-            rows["missed"], error_W, foreseen_W = self._forecast_errors(report, size_W, seconds_W, moved_W, reference)
+            rows["missed"], error_W, foreseen_W = self._forecast_errors(
+                report, size_W, seconds_W, resized_W, reference_size
+            )
         # a change of time counts for at most 3 of the noise, and the first noise for 2 changes
         square_W = np.minimum(np.square(error_W), 3.0**2 * noise_W)
         still_W = ~np.isnan(error_W)
@@ -201,30 +203,30 @@ class FixedPart:
         threshold_W = np.maximum(np.log(1.5), 5.0 * np.sqrt(noise_W))
         jump_W = np.abs(error_W) > threshold_W
         if moved:
-            found = _hypothesis_losses(change_W - foreseen_W, before, "", size_W, moved_W, reference)
-            loss_NH, jump_W[moved_W] = found[0], found[1] > threshold_W[moved_W]
+            found = _hypothesis_losses(change_W - foreseen_W, before, "", size_W, resized_W, reference_size)
+            loss_NH, jump_W[resized_W] = found[0], found[1] > threshold_W[resized_W]
         rows["count"], rows["passing"] = before["count"] + 1.0, np.zeros(len(size_W))
         if any_true(jump_W) or any_true(before["jump"]):
             calm_W = np.where(before["jump"] > 0, np.log(seconds_W / before["calm_seconds"]), np.nan)
-            calm_WH = _expected_changes(before, "calm_", size_W, reference)
+            calm_WH = _expected_changes(before, "calm_", size_W, reference_size)
             off_W = np.abs(calm_W[:, None] - calm_WH).min(axis=1)
             if moved:
-                unsure_N = before["jump"][moved_W] > 0
-                other_NH, _ = _hypothesis_losses(calm_W, before, "calm_", size_W, moved_W, reference)
+                unsure_N = before["jump"][resized_W] > 0
+                other_NH, _ = _hypothesis_losses(calm_W, before, "calm_", size_W, resized_W, reference_size)
                 loss_NH[unsure_N] = -np.logaddexp(-loss_NH, -other_NH)[unsure_N]
-            self._follow_jumps(rows, size_W, jump_W & (error_W > 0), off_W <= threshold_W, moved_W)
+            self._update_jumps(rows, size_W, jump_W & (error_W > 0), off_W <= threshold_W, resized_W)
         if moved:
             loss_NH -= loss_NH.min(axis=1, keepdims=True)
-            loss_NH[jump_W[moved_W] | np.isnan(loss_NH).any(axis=1)] = 0.0
+            loss_NH[jump_W[resized_W] | np.isnan(loss_NH).any(axis=1)] = 0.0
             rows["evidence"] = before["evidence"].copy()
             # evidence fades by 3% with each change of size: about 30 changes count
-            rows["evidence"][moved_W] *= 0.97
-            rows["evidence"][moved_W] += loss_NH
+            rows["evidence"][resized_W] *= 0.97
+            rows["evidence"][resized_W] += loss_NH
         seen_W = ~np.isnan(seconds_W)
         rows["size"] = np.where(seen_W, size_W, before["size"])
         rows["seconds"] = np.where(seen_W, seconds_W, before["seconds"])
         if np.minimum.reduce(before["reports"], initial=FIRST_REPORTS) < FIRST_REPORTS:
-            first_W = seconds_W * reference / size_W
+            first_W = seconds_W * reference_size / size_W
             young_W = (rows["reports"] < FIRST_REPORTS) & np.isfinite(first_W)
             if any_true(young_W):
                 rows |= {name: rows[name].copy() for name in ("first", "reports", "usual")}
@@ -234,7 +236,7 @@ class FixedPart:
         return rows, moved
 
     def _forecast_errors(
-        self, report: Report, size_W: Array, seconds_W: Array, moved_W: Mask, reference: float
+        self, report: Report, size_W: Array, seconds_W: Array, resized_W: Mask, reference_size: float
     ) -> tuple[Array, Array, Array]:
         """Return smoothed squared errors of two forecasts, the error of the better one, and the change it foresaw.
 
@@ -242,34 +244,34 @@ class FixedPart:
         of the other. So times are compared with the inner predictor's own forecast, where that has been closer.
         """
         rows = self._worker_states
-        now_W = seconds_W / self._relative_seconds(seconds_W, size_W / reference)
-        last_W = rows["seconds"] / self._relative_seconds(rows["seconds"], rows["size"] / reference)
-        forecast_W = reference / self.predictor.predict(covariates=report.covariates).speed
+        now_W = seconds_W / self._relative_seconds(seconds_W, size_W / reference_size)
+        last_W = rows["seconds"] / self._relative_seconds(rows["seconds"], rows["size"] / reference_size)
+        forecast_W = reference_size / self.predictor.predict(covariates=report.covariates).speed
         error_W2 = np.log(now_W[:, None] / np.stack([last_W, forecast_W], axis=1))
         bounded_W2 = np.minimum(np.square(error_W2), 0.5**2)
-        known_W = moved_W & ~np.isnan(error_W2[:, 0])
+        known_W = resized_W & ~np.isnan(error_W2[:, 0])
         moved_W2 = np.where(known_W[:, None], bounded_W2 - rows["missed"], 0.0)
         missed_W2 = rows["missed"] + 0.1 * known_W[:, None] * moved_W2
         follow_W = known_W & (rows["missed"][:, 1] <= rows["missed"][:, 0])
         foreseen_W = np.where(follow_W, np.log(forecast_W / last_W), 0.0)
         return missed_W2, np.where(follow_W, error_W2[:, 1], error_W2[:, 0]), foreseen_W
 
-    def _follow_jumps(
-        self, worker_states: dict[str, Array], size_W: Array, rose_W: Mask, calm_W: Mask, moved_W: Mask
+    def _update_jumps(
+        self, worker_states: dict[str, Array], size_W: Array, jumped_up_W: Mask, recovered_W: Mask, resized_W: Mask
     ) -> None:
         """Note jumps, and whether those before were over at once, in place.
 
-        ``rose_W``: whose time has just jumped up. ``calm_W``: whose time is again as it was before a jump. ``moved_W``:
-        whose size has changed, so that a fall says nothing about the jump.
+        ``jumped_up_W``: whose time has just jumped up. ``recovered_W``: whose time is again as it was before a jump.
+        ``resized_W``: whose size has changed, so that a fall says nothing about the jump.
         """
         before = self._worker_states
-        first_W = (before["jump"] == 1) & ~moved_W & np.isfinite(size_W)
+        first_W = (before["jump"] == 1) & ~resized_W & np.isfinite(size_W)
         fading_W = np.where(first_W, 0.95, 1.0)  # earlier jumps count less at each further one
-        worker_states["over"] = before["over"] * fading_W + (first_W & calm_W)
-        worker_states["lasted"] = before["lasted"] * fading_W + (first_W & ~calm_W)
+        worker_states["over"] = before["over"] * fading_W + (first_W & recovered_W)
+        worker_states["lasted"] = before["lasted"] * fading_W + (first_W & ~recovered_W)
         # within 3 reports after a jump, it may turn out to have been a pause
-        after_W = np.where(calm_W | (before["jump"] >= 3), 0.0, before["jump"] + (before["jump"] > 0))
-        begins_W = rose_W & (before["jump"] == 0)
+        after_W = np.where(recovered_W | (before["jump"] >= 3), 0.0, before["jump"] + (before["jump"] > 0))
+        begins_W = jumped_up_W & (before["jump"] == 0)
         over, lasted = np.add.reduce(worker_states["over"]), np.add.reduce(worker_states["lasted"])
         since_W2 = np.stack([before["count"] - before["when"][:, 0], before["when"][:, 0] - before["when"][:, 1]], 1)
         periodic_W = since_W2[:, 0] == since_W2[:, 1]  # what returns is left to predictors that foresee it
@@ -341,35 +343,42 @@ def _hypothesis_weights(loss_WH: Array) -> Array:
     return np.asarray(weight_WH)
 
 
-def _expected_changes(worker_states: Mapping[str, Array], base: str, size_W: Array, reference: float) -> Array:
+def _expected_changes(
+    worker_states: Mapping[str, Array], key_prefix: str, size_W: Array, reference_size: float
+) -> Array:
     """Return by how much each hypothesis expects the log time to have changed since the base, ``[W, H]``."""
     size_W1, seconds_W1, now_W1 = (
-        worker_states[f"{base}size"][:, None],
-        worker_states[f"{base}seconds"][:, None],
+        worker_states[f"{key_prefix}size"][:, None],
+        worker_states[f"{key_prefix}seconds"][:, None],
         size_W[:, None],
     )
     by_share = np.log(
-        (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * now_W1 / reference)
-        / (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * size_W1 / reference)
+        (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * now_W1 / reference_size)
+        / (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * size_W1 / reference_size)
     )
     part = np.minimum(FIXED_TIME_GRID * worker_states["usual"][:, None] / seconds_W1, MAX_FIXED_SHARE)
     return np.concatenate([by_share, np.log(part + (1.0 - part) * now_W1 / size_W1)], axis=1)
 
 
 def _hypothesis_losses(
-    change_W: Array, worker_states: Mapping[str, Array], base: str, size_W: Array, moved_W: Mask, reference: float
+    change_W: Array,
+    worker_states: Mapping[str, Array],
+    key_prefix: str,
+    size_W: Array,
+    resized_W: Mask,
+    reference_size: float,
 ) -> tuple[Array, Array]:
     """Return how badly each hypothesis explains changes of time since the base, ``[N, H]``, and the least error.
 
     They are those of workers whose size has changed.
     """
     part = {
-        name: value[moved_W]
+        name: value[resized_W]
         for name, value in worker_states.items()
-        if name in (f"{base}size", f"{base}seconds", "usual")
+        if name in (f"{key_prefix}size", f"{key_prefix}seconds", "usual")
     }
-    error_NH = change_W[moved_W][:, None] - _expected_changes(part, base, size_W[moved_W], reference)
-    noise_N = worker_states["noise"][moved_W] + 0.01**2
+    error_NH = change_W[resized_W][:, None] - _expected_changes(part, key_prefix, size_W[resized_W], reference_size)
+    noise_N = worker_states["noise"][resized_W] + 0.01**2
     # Student's t with 4 degrees of freedom: an outlier is not impossible
     loss_NH = (4.0 + 1) / 2 * np.log1p(np.square(error_NH) / (4.0 * noise_N)[:, None])
     return np.asarray(loss_NH), np.asarray(np.abs(error_NH).min(axis=1))

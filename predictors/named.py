@@ -49,7 +49,7 @@ def name_of(predictor_class: type) -> str:
     return re.sub("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", predictor_class.__name__).lower()
 
 
-def named(text: str) -> FleetPredictor:
+def named(spec: str) -> FleetPredictor:
     """Return a new predictor from its name and, after a colon, its arguments.
 
     Case, ``-`` and ``_`` do not matter.
@@ -70,7 +70,7 @@ def named(text: str) -> FleetPredictor:
     >>> named("auto:covariates=cpu_load"), named("narx:covariates=cpu_load").covariates
     (Auto(covariates=('cpu_load',)), ('cpu_load',))
     """
-    name, _, arguments = text.partition(":")
+    name, _, arguments = spec.partition(":")
     kind = registry.get(_normalize_name(name))
     if kind is None:
         raise ValueError(f"there is no predictor {name!r}; choose one of {list(map(name_of, registry.values()))}")

@@ -127,7 +127,7 @@ class Windows:
         return len(self.records)
 
     @property
-    def num_validating(self) -> int:
+    def num_validation_windows(self) -> int:
         """Windows in all that validate."""
         return int(self.records["validates"].sum()) if len(self) else 0
 
@@ -136,22 +136,22 @@ def collect_windows(
     traces: Iterable[Trace],
     summary: TraceSummary,
     fit_options: FitOptions,
-    parts_of: Callable[[Trace], Iterable[Columns]],
+    iter_columns: Callable[[Trace], Iterable[Columns]],
 ) -> Windows:
     """Return the windows of all traces, of very many a random sample: those of two million speeds.
 
-    ``parts_of`` yields those of a trace.
+    ``iter_columns`` yields those of a trace.
     """
     # Two million take at most a gigabyte, and more no longer change what a network of some thousand weights learns.
-    share = 2_000_000 / max(summary.speeds, 1)
+    share = 2_000_000 / max(summary.num_speeds, 1)
     rng = np.random.default_rng(0)
     trace_names: list[str] = []
     blocks: list[WindowArray] = []
     record_dtype: np.dtype[np.void] | None = None
-    total, began = len(summary.lengths), time.perf_counter()
+    total, began = len(summary.num_iterations), time.perf_counter()
     for done, trace in enumerate(traces, 1):
         trace_names.append(trace.meta.get("file", trace.name))
-        for part in parts_of(trace):
+        for part in iter_columns(trace):
             if record_dtype is None:
                 kinds = {name: (np.float32, column.shape[1:]) for name, column in part.items()}
                 columns = [(name, *of) for name, of in (kinds | {"validates": (np.bool_, ())}).items()]
@@ -164,14 +164,14 @@ def collect_windows(
             blocks.append(records if share >= 1.0 else records[rng.random(len(records)) < share])
         fit_options.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
     windows = Windows(np.concatenate(blocks) if blocks else np.empty(0, dtype=[]), trace_names)
-    if windows.num_validating in (0, len(windows)):
-        if fit_options.held_out is not None and max(summary.lengths) > 10:
+    if windows.num_validation_windows in (0, len(windows)):
+        if fit_options.held_out is not None and max(summary.num_iterations) > 10:
             raise ValueError(
                 f"{len(fit_options.held_out)} of {len(summary.workers)} workers are held out, which leaves no complete "
                 "window to fit to, or none to validate on: hold out another share, or use longer traces"
             )
         more = ", ..." if total > 10 else ""
-        shown = f"{list(summary.lengths[: 9 if more else 10])}{more}"
+        shown = f"{list(summary.num_iterations[: 9 if more else 10])}{more}"
         raise ValueError(f"traces of {shown} iterations are too short to fit: use longer ones")
     return windows
 

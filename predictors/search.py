@@ -109,16 +109,16 @@ class LeaderSearch(FleetPredictor):
                 rows["wanted"][taker] += moved
         self.shared_state["search"] = np.array([step, window, 0.0])
 
-    def _adapt_step(self, giver: int, taker: int, step: float, window: float) -> tuple[float, float]:
+    def _adapt_step(self, from_worker: int, to_worker: int, step: float, window: float) -> tuple[float, float]:
         """Return a shorter step and a wider window if sizes oscillate; the reverse if they keep moving one way."""
         gave_W, took_W = self.state["gave"], self.state["took"]
-        if took_W[giver] or gave_W[taker]:
+        if took_W[from_worker] or gave_W[to_worker]:
             # a window grows to at most 16 times the first one
             step, window = step / 2, min(2 * window, 16 * self.window)
-        elif gave_W[giver] or took_W[taker]:
+        elif gave_W[from_worker] or took_W[to_worker]:
             step, window = min(2 * step, self.step), max(window // 2, self.window)
         self.state["gave"], self.state["took"] = np.zeros(len(gave_W)), np.zeros(len(took_W))
-        self.state["gave"][giver] = self.state["took"][taker] = 1.0
+        self.state["gave"][from_worker] = self.state["took"][to_worker] = 1.0
         return step, window
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:

@@ -67,7 +67,7 @@ class TrainingLoop:
     """One training: minimizes ``loss(*batch)``, the mean over a batch of these columns, over the weights, in place.
 
     ``generator`` draws the order of windows, and whatever ``augment`` draws, which changes a batch before it is fitted.
-    ``weight`` is how much a batch counts in the mean over several: by default as much as it has windows.
+    ``batch_weight`` is how much a batch counts in the mean over several: by default as much as it has windows.
     """
 
     weights: Weights
@@ -78,12 +78,12 @@ class TrainingLoop:
     fit_options: FitOptions
     generator: torch.Generator
     augment: Callable[[Batch], Batch] = lambda batch: batch
-    weight: Callable[[Batch], float] = lambda batch: float(len(batch[0]))
+    batch_weight: Callable[[Batch], float] = lambda batch: float(len(batch[0]))
 
     @property
     def windows_per_epoch(self) -> int:
         """Windows of a pass."""
-        return len(self.windows) - self.windows.num_validating
+        return len(self.windows) - self.windows.num_validation_windows
 
     def run(self) -> dict[str, Array]:
         """Return the weights with the least loss on the windows that validate; the error names the batch that broke."""
@@ -140,7 +140,7 @@ class TrainingLoop:
         value, part = 0.0, 1.0
         if self.fit_options.distributed:
             mine = tuple(column[dist.get_rank() :: dist.get_world_size()] for column in full)
-            part = self.weight(mine) / self.weight(full)
+            part = self.batch_weight(mine) / self.batch_weight(full)
         if len(mine[0]):
             loss = self._mean_loss(mine) * part if part != 1.0 else self._mean_loss(mine)
             loss.backward()
@@ -179,7 +179,7 @@ class TrainingLoop:
             size = max((8 << 20) // self.windows.records.dtype.itemsize, 1)
             for chosen in self._row_indices(for_validation=True).split(size):
                 batch = self._gather(chosen)
-                if weight := self.weight(batch):
+                if weight := self.batch_weight(batch):
                     weights.append(weight)
                     losses.append(float(self._mean_loss(batch)))
         if len(losses) == 1:  # as it is, to the bit
@@ -217,7 +217,7 @@ def fit_residual(
     training: Training,
     fit_options: FitOptions,
     linear: Array,
-    start: Mapping[str, Array] | None = None,
+    initial_weights: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
     """Fit the weights of :func:`residual_layer` under Huber loss.
 
@@ -233,7 +233,7 @@ def fit_residual(
         "b2": torch.zeros(()),
         "direct": torch.zeros(width),
     }
-    weights |= {name: to_tensor(value) for name, value in (start or {}).items() if name != "linear"}
+    weights |= {name: to_tensor(value) for name, value in (initial_weights or {}).items() if name != "linear"}
     path = to_tensor(linear)
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -251,7 +251,7 @@ def fit_gates(
     hidden: int,
     training: Training,
     fit_options: FitOptions,
-    start: Mapping[str, Array] | None = None,
+    initial_weights: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
     """Fit the weights of :func:`gated_layer` under Huber loss, hiding covariates.
 
@@ -260,7 +260,7 @@ def fit_gates(
     """
     generator = torch.Generator().manual_seed(training.seed)
     width, outputs = windows.width("inputs"), windows.width("references") + 2
-    weights = {name: to_tensor(value) for name, value in (start or {}).items()} or {
+    weights = {name: to_tensor(value) for name, value in (initial_weights or {}).items()} or {
         "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
         "b1": torch.zeros(hidden),
         "w2": torch.zeros(hidden, outputs),
@@ -275,7 +275,7 @@ def fit_gates(
         change = (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
         return huber_loss(change, target, delta=2.0)  # errors beyond 2 running scales count linearly
 
-    def hide(batch: Batch) -> Batch:
+    def drop_covariates(batch: Batch) -> Batch:
         inputs, *others = batch
         if not len(columns_DF):
             return batch
@@ -285,7 +285,7 @@ def fit_gates(
         return (inputs * (1.0 - hidden.float() @ columns_DF), *others)
 
     columns = ("inputs", "references", "unit", "targets")
-    return TrainingLoop(weights, loss, columns, windows, training, fit_options, generator, hide).run()
+    return TrainingLoop(weights, loss, columns, windows, training, fit_options, generator, drop_covariates).run()
 
 
 def fit_recurrent(
@@ -294,7 +294,7 @@ def fit_recurrent(
     hidden: int,
     training: Training,
     fit_options: FitOptions,
-    start: Mapping[str, Array] | None = None,
+    initial_weights: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
     """Fit a recurrent layer of torch and a linear output to sequences, ``[N, S, F]``, under Huber loss.
 
@@ -312,22 +312,24 @@ def fit_recurrent(
             weight.uniform_(-(hidden**-0.5), hidden**-0.5, generator=generator)
     weights = {name.removesuffix("_l0"): weight for name, weight in layer.named_parameters()}
     weights |= {"out": torch.zeros(hidden), "out_bias": torch.zeros(())}
-    if start:
+    if initial_weights:
         with torch.no_grad():
             for name, weight in weights.items():
-                weight.copy_(to_tensor(start[name].T).reshape(weight.shape))
+                weight.copy_(to_tensor(initial_weights[name].T).reshape(weight.shape))
 
     def loss(inputs: torch.Tensor, gaps: torch.Tensor) -> torch.Tensor:
-        known, targets = torch.isfinite(gaps).float(), torch.nan_to_num(gaps)
+        num_known_targets, targets = torch.isfinite(gaps).float(), torch.nan_to_num(gaps)
         forecasts = layer(inputs)[0] @ weights["out"] + weights["out_bias"]
         # errors beyond 2 running scales count linearly
         errors = huber_loss(forecasts, targets, reduction="none", delta=2.0)
-        return (errors * known).sum() / known.sum().clamp(min=1.0)
+        return (errors * num_known_targets).sum() / num_known_targets.sum().clamp(min=1.0)
 
-    def known(batch: Batch) -> float:
+    def num_known_targets(batch: Batch) -> float:
         return float(torch.isfinite(batch[1]).sum())
 
     columns = ("inputs", "targets")
-    fitted = TrainingLoop(weights, loss, columns, windows, training, fit_options, generator, weight=known).run()
+    fitted = TrainingLoop(
+        weights, loss, columns, windows, training, fit_options, generator, batch_weight=num_known_targets
+    ).run()
     # ascontiguousarray would give the single number of out_bias an axis.
     return {name: np.array(weight.T, order="C") for name, weight in fitted.items()}

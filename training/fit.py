@@ -62,14 +62,14 @@ def progress_line(progress: FitProgress) -> str:
 def progress_details(progress: FitProgress) -> str:
     """Return rate, remaining time and losses, as far as they are known.
 
-    >>> progress_details(FitProgress("training", 1000, 4000, rate=250.0, loss=0.25, held_out=0.5))
+    >>> progress_details(FitProgress("training", 1000, 4000, rate=250.0, loss=0.25, held_out_loss=0.5))
     '250/s, at most 12 s left, loss 0.25, held out 0.5'
     """
     known = [
         (progress.rate, f"{progress.rate:,.0f}/s"),
         (progress.seconds_left, f"at most {progress.seconds_left:,.0f} s left"),
         (progress.loss, f"loss {progress.loss:.4g}"),
-        (progress.held_out, f"held out {progress.held_out:.4g}"),
+        (progress.held_out_loss, f"held out {progress.held_out_loss:.4g}"),
     ]
     return ", ".join(text for value, text in known if math.isfinite(value))
 
@@ -154,10 +154,10 @@ def fit(
             show(current)
 
         is_held = held_out_predicate(hold_out, seed)
-        summary = TraceSummary.of(_report_reading(source, report_progress), is_held)
+        summary = TraceSummary.from_traces(_report_reading(source, report_progress), is_held)
         held_out = choose_held_out(hold_out, summary.workers, seed)
         if held_out != frozenset(filter(is_held, summary.workers)):  # so few workers that the share was none, or all
-            summary = TraceSummary.of(_report_reading(source, report_progress), held_out.__contains__)
+            summary = TraceSummary.from_traces(_report_reading(source, report_progress), held_out.__contains__)
         if hold_out and (not held_out or len(held_out) == len(summary.workers)):
             raise ValueError(
                 f"hold_out={hold_out!r} holds out {len(held_out)} of the {len(summary.workers)} workers "

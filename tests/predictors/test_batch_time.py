@@ -187,7 +187,7 @@ def test_relative_speed_reads_its_covariates():
 
     model = fit(BatchTime(relative_speed="rls:covariates=['cpu_busy','distractor']"), [checks.example_trace()])
     assert model.covariate_names == ("cpu_busy", "distractor")
-    model.reset(checks.FLEET)
+    model.reset(checks.WORKER_NAMES)
     trace = checks.example_trace(seed=5)
     for k in range(20):
         observe(model, trace.samples[k], trace.seconds[k], covariates=trace.covariates[k])

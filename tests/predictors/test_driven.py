@@ -1,9 +1,9 @@
-"""DrivenAverages: an average that knows which share of the speed a covariate takes."""
+"""CorrectedEWMAs: an average that knows which share of the speed a covariate takes."""
 
 import numpy as np
 import pytest
 
-from paceline.predictors.driven import DrivenAverages
+from paceline.predictors.driven import CorrectedEWMAs
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 
@@ -11,7 +11,7 @@ PLAIN, DRIVEN = 0, 1
 
 
 def model(covariates=("load",)):
-    return DrivenAverages((0.1, 0.1), 2.0, DRIVEN, covariates)
+    return CorrectedEWMAs((0.1, 0.1), 2.0, DRIVEN, covariates)
 
 
 def loaded(iterations, workers, effect=-0.4, seed=3):

@@ -65,7 +65,7 @@ def test_fit_mid_job_equals_fitted_predictor(name):
     """A fit may bring other covariates: RLS and the networks then failed at the shape of their own state."""
     needs(name)
     model, resumed = LEARNING[name](), LEARNING[name]()
-    model.reset(checks.FLEET)
+    model.reset(checks.WORKER_NAMES)
     serve(model)
     assert model.fit([checks.example_trace(80, seed=2)]) is model
     resumed.load_state_dict(model.state_dict())

@@ -22,7 +22,7 @@ from paceline.coordinator.hedging import Hedging
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy
 from paceline.coordinator.size_limits import Bounds, Limits
-from paceline.predictors.fixed_part import FixedPart
+from paceline.predictors.fixed_part import FixedTimePredictor
 from paceline.predictors.fleet import require_int
 from paceline.predictors.named import named
 from paceline.predictors.protocol import Forecast, Predictor, Report, require_predictor
@@ -85,7 +85,7 @@ class LoadBalancer:
     predictor
         Any predictor, fitted if it needs fitting, or the name of one such as ``"auto"``. The balancer resets it with
         this fleet and owns it from then on. It needs to know nothing of batch sizes: how much of a worker's time does
-        not follow its batch is learned in front of it (:class:`paceline.predictors.fixed_part.FixedPart`).
+        not follow its batch is learned in front of it (:class:`paceline.predictors.fixed_part.FixedTimePredictor`).
     workers
         Names or ranks of the workers, in the order of every array: a list, a tuple or ``range(4)``.
     global_batch
@@ -163,7 +163,7 @@ class LoadBalancer:
         # The predictor, wrapped in one that learns the fixed part of times unless it does so itself.
         self._forecaster: Predictor = predictor
         if not getattr(predictor, "reads_sizes", False) and predictor.predict().batch_time is None:
-            self._forecaster = FixedPart(predictor)
+            self._forecaster = FixedTimePredictor(predictor)
             self._forecaster.reset(names)
         self._owner = object()
         with suppress(AttributeError, TypeError):  # one's own class may have no room for it
