@@ -224,7 +224,7 @@ def seconds(length_N: Array, plan: Plan, speed_W: Array, *, padded: bool, lockst
 
 def ours(length_N: Array, speed_W: Array, micro_batches: str | None, *, padded: bool) -> tuple[Plan, float]:
     packing = pack(length_N, cap=CAP, speeds=speed_W, micro_batches=micro_batches, cost=COST, padded=padded)
-    return [[own.tolist() for own in packing.of(rank)] for rank in range(len(speed_W))], packing.lower_bound
+    return [[own.tolist() for own in packing.samples_of(rank)] for rank in range(len(speed_W))], packing.lower_bound
 
 
 MISSED: list[str] = []

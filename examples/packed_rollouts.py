@@ -72,7 +72,7 @@ def train(steps=12):
 
         count = sum(lengths) - len(lengths)  # loss terms of all ranks: every token has the same weight
         began = time.perf_counter()
-        for own in plan.of(rank):
+        for own in plan.samples_of(rank):
             (loss_sum(model, [rollouts[place] for place in own]) / count).backward()
         if rank == world - 1:
             time.sleep(time.perf_counter() - began)  # makes this rank half as fast: delete it

@@ -106,9 +106,9 @@ def test_assignment_is_complete_and_true(problem: Problem) -> None:
     found = solved(problem)
     assert found.makespan == pytest.approx(float(problem.makespans(found.owner[None])[0]))
     assert found.counts.min() >= problem.options["lower"]
-    own = np.concatenate([found.of(rank) for rank in range(len(problem.speeds))])
+    own = np.concatenate([found.samples_of(rank) for rank in range(len(problem.speeds))])
     assert sorted(own.tolist()) == list(range(len(problem.costs)))
-    tokens = [np.array(problem.options["tokens"])[found.of(rank)] for rank in range(len(problem.speeds))]
+    tokens = [np.array(problem.options["tokens"])[found.samples_of(rank)] for rank in range(len(problem.speeds))]
     taken = [len(one) * one.max(initial=0) if problem.options["padded"] else one.sum() for one in tokens]
     assert found.tokens == pytest.approx(taken)
 
@@ -159,7 +159,7 @@ def test_usual_batches_are_close_to_the_bound(ranks: int, kind: str, padded: boo
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(problems(samples=12, ranks=4), st.sampled_from([0.05, 0.3]))
 def test_steady_order_costs_at_most_its_share(problem: Problem, steady: float) -> None:
-    best, found = solved(problem, padded=True), solved(problem, padded=True, steady=steady)
+    best, found = solved(problem, padded=True), solved(problem, padded=True, order_tolerance=steady)
     assert found.makespan <= best.makespan * (1 + steady) * (1 + 2e-3)
     order = sorted(range(len(problem.costs)), key=lambda number: -problem.costs[number])
     owners = [int(found.owner[number]) for number in order]
@@ -215,7 +215,7 @@ def test_status(costs: Any, speeds: Any, options: Any, status: Any) -> None:
             "curves.intercept must be finite and not negative, got -1 for rank 0",
         ),
         ({"costs": [3.0, 3.0, 3.0], "cap": 4}, "found no assignment .* 112% of the total capacity"),
-        ({"steady": -1.0}, "steady must be finite and not negative, got -1"),
+        ({"order_tolerance": -1.0}, "order_tolerance must be finite and not negative, got -1"),
         ({"costs": [3.0, 3.0, 3.0], "cap": 4, "padded": True}, "found no padded assignment"),
         (
             {"speeds": Curves(np.zeros(2), np.ones(2), np.zeros(2), np.array([4.0, np.inf]))},

@@ -54,7 +54,7 @@ def seconds_of(problem: dict[str, Any], packing: Packing) -> list[float]:
     seconds = []
     for rank, speed in enumerate(problem["speeds"]):
         work = 0.0
-        for own in (length_N[places] for places in packing.of(rank)):
+        for own in (length_N[places] for places in packing.samples_of(rank)):
             if problem["padded"]:
                 own = np.full(len(own), own.max(initial=0.0))
             assert own.sum() <= cap
@@ -67,7 +67,7 @@ def seconds_of(problem: dict[str, Any], packing: Packing) -> list[float]:
 @settings(max_examples=300, deadline=None)
 def test_packing_is_complete_and_true(problem):
     packing, count = packed(problem), problem["micro_batches"]
-    every = [place for rank in range(len(problem["speeds"])) for own in packing.of(rank) for place in own]
+    every = [place for rank in range(len(problem["speeds"])) for own in packing.samples_of(rank) for place in own]
     assert sorted(every) == list(range(len(problem["lengths"])))
     np.testing.assert_allclose(packing.seconds, seconds_of(problem, packing))
     assert packing.makespan == pytest.approx(packing.lockstep if count == "lockstep" else packing.seconds.max())
@@ -78,7 +78,7 @@ def test_packing_is_complete_and_true(problem):
         assert len(set(packing.counts)) == 1
     elif count is not None:
         assert set(packing.counts) == {count}
-    sizes = [len(own) for rank in range(len(problem["speeds"])) for own in packing.of(rank)]
+    sizes = [len(own) for rank in range(len(problem["speeds"])) for own in packing.samples_of(rank)]
     if len(problem["lengths"]) >= len(sizes):
         assert min(sizes) >= 1
     assert isinstance(packing.status, PackingStatus)
@@ -308,7 +308,7 @@ def test_barrier_takes_the_sum_of_the_longest_phases(vision):
         total = 0.0
         for name in ("image", "text"):
             work = [
-                sum(cost[name](vision[name][own]).sum() + cost[name].micro_batch for own in packing.of(rank))
+                sum(cost[name](vision[name][own]).sum() + cost[name].micro_batch for own in packing.samples_of(rank))
                 for rank in range(4)
             ]
             total += max(np.array(work) / speeds)
@@ -318,7 +318,7 @@ def test_barrier_takes_the_sum_of_the_longest_phases(vision):
     assert packing.gap < 0.02
     assert phases(packing) < phases(plain)
     for rank in range(4):
-        for own in packing.of(rank):
+        for own in packing.samples_of(rank):
             assert vision["text"][own].sum() <= 8192
             assert vision["image"][own].sum() <= 12000
 
@@ -327,7 +327,7 @@ def test_barrier_takes_the_sum_of_the_longest_phases(vision):
 def test_one_cap_is_for_the_sum_of_the_parts(vision, micro_batches):
     packing = pack(vision, 4, cap=8192, micro_batches=micro_batches)
     for rank in range(4):
-        for own in packing.of(rank):
+        for own in packing.samples_of(rank):
             assert vision["text"][own].sum() + vision["image"][own].sum() <= 8192
     assert packing.gap < 0.01
 

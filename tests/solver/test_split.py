@@ -12,7 +12,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from paceline.predictors import Curves
-from paceline.solver import Split, Status, split
+from paceline.solver import Split, SplitStatus, split
 
 # Quarters make many times equal; the second choice makes curves of very different size.
 QUARTERS = st.integers(0, 12).map(lambda n: n / 4)
@@ -205,22 +205,22 @@ def test_status_is_true(problem: Problem) -> None:
     level = [x > 0 and x in problem.allowed(i) and problem.seconds(i, x) >= plan.makespan for i, x in fewer]
     sooner, is_last = with_one_more < plan.makespan, plan.seconds == plan.makespan
     truth = {
-        Status.BALANCED: min(higher.makespan, lower.makespan) == plan.makespan,
-        Status.HELD_BY_UPPER: (sooner & ~has_room).any(),
-        Status.HELD_BY_LOWER: at_lower[is_last].all() and (sooner & has_room).any(),
-        Status.IDLE: ((plan.sizes == 0) & has_room).any(),
-        Status.FLAT: ((with_one_more <= plan.makespan) & has_room | level)[is_last].any(),
+        SplitStatus.BALANCED: min(higher.makespan, lower.makespan) == plan.makespan,
+        SplitStatus.HELD_BY_UPPER: (sooner & ~has_room).any(),
+        SplitStatus.HELD_BY_LOWER: at_lower[is_last].all() and (sooner & has_room).any(),
+        SplitStatus.IDLE: ((plan.sizes == 0) & has_room).any(),
+        SplitStatus.FLAT: ((with_one_more <= plan.makespan) & has_room | level)[is_last].any(),
     }
     assert truth[plan.status]
     if (with_one_more > plan.makespan).all() and (plan.sizes > 0).all():
-        assert plan.status is Status.BALANCED
+        assert plan.status is SplitStatus.BALANCED
 
 
 def test_flat_workers_share_evenly() -> None:
     flat = Curves(np.full(4, 1.0), np.full(4, 0.01), np.zeros(4), np.full(4, np.inf))
     plan = split(flat, 202)
     assert sorted(plan.sizes.tolist()) == [50, 50, 51, 51]
-    assert plan.status is Status.FLAT
+    assert plan.status is SplitStatus.FLAT
 
 
 def test_flat_workers_are_used_in_proportion() -> None:
@@ -233,10 +233,10 @@ def test_worker_without_samples_takes_no_time() -> None:
     plan = split(curves, 20, comm=0.5)
     assert plan.sizes.tolist() == [20, 0]
     assert plan.seconds.tolist() == [0.7, 0.0]
-    assert plan.status is Status.IDLE
+    assert plan.status is SplitStatus.IDLE
 
 
 def test_late_lower_bound_delays_no_other_worker() -> None:
     plan = split(Curves.from_speed(np.array([1.0, 100.0, 100.0])), 210, lower=[10, 0, 0])
     assert plan.sizes.tolist() == [10, 100, 100]
-    assert plan.status is Status.HELD_BY_LOWER
+    assert plan.status is SplitStatus.HELD_BY_LOWER

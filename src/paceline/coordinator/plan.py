@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from paceline._arrays import Array, Sizes
 from paceline.coordinator import reasons as why
 from paceline.predictors.protocol import Forecast
-from paceline.solver.split import Split, Status
+from paceline.solver.split import Split, SplitStatus
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,7 +84,7 @@ class Plan:
         return self.split.weights
 
     @property
-    def status(self) -> Status:
+    def status(self) -> SplitStatus:
         """Status of the split: the reason why the last worker takes as long as it does."""
         return self.split.status
 

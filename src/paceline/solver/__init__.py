@@ -2,7 +2,7 @@
 
 from paceline.solver.assign import Assignment, AssignmentStatus, assign
 from paceline.solver.pack import Packing, PackingStatus, TokenCost, pack
-from paceline.solver.split import BatchTimeCurves, Split, Status, caution, evaluate, split
+from paceline.solver.split import BatchTimeCurves, Split, SplitStatus, caution, evaluate, split
 
 __all__ = [
     "Assignment",
@@ -11,7 +11,7 @@ __all__ = [
     "Packing",
     "PackingStatus",
     "Split",
-    "Status",
+    "SplitStatus",
     "TokenCost",
     "assign",
     "caution",

@@ -19,15 +19,15 @@ from paceline._arrays import Array, Sizes
 from paceline.solver.fleet import (
     Fleet,
     Samples,
-    bisect,
-    checked_fleet,
-    checked_samples,
-    level,
+    bisect_end,
+    divisible_makespan,
     min_padded_cost,
-    packed_bound,
-    sums,
+    packed_lower_bound,
+    sum_by_owner,
+    validated_fleet,
+    validated_samples,
 )
-from paceline.solver.micro_batches import Problem, search
+from paceline.solver.micro_batches import PackingProblem, search
 from paceline.solver.split import BatchTimeCurves
 
 
@@ -84,7 +84,7 @@ class Assignment:
         """Samples of each rank, ``[W]`` int64."""
         return np.bincount(self.owner, minlength=len(self.seconds))
 
-    def of(self, rank: int) -> Sizes:
+    def samples_of(self, rank: int) -> Sizes:
         """Return the samples of a rank, by their places among the costs, rising."""
         return np.flatnonzero(self.owner == rank)
 
@@ -92,18 +92,18 @@ class Assignment:
     def lower_bound(self) -> float:
         """A time, in seconds, before which no assignment ends; computed when it is first asked for."""
         if not self._padded:
-            return packed_bound(self._samples, self._fleet)
+            return packed_lower_bound(self._samples, self._fleet)
         samples = replace(self._samples, cap=np.inf)
         padded_work = min_padded_cost(samples, 0.0, len(self._fleet))
-        bound = max(packed_bound(samples, self._fleet), level(self._fleet, padded_work))
+        bound = max(packed_lower_bound(samples, self._fleet), divisible_makespan(self._fleet, padded_work))
         # The bound on padded batches takes the exact order of ranks into account up to this many partial ones: 20 ms.
-        if not few_orders(self._fleet, 8192):
+        if not has_few_orders(self._fleet, 8192):
             return bound
         # With tokens in another order than costs, contiguous cuts are not the best: the bound is that without a cap.
         if (np.diff(samples.tokens) <= 0).all():
             samples = self._samples
-        table = Table(samples, self._fleet)
-        return bisect(lambda end: table.is_feasible(end) or None, bound, self.makespan, True)[0]
+        table = RankOrderTable(samples, self._fleet)
+        return bisect_end(lambda end: table.is_feasible(end) or None, bound, self.makespan, True)[0]
 
     @property
     def gap(self) -> float:
@@ -114,7 +114,7 @@ class Assignment:
     def status(self) -> AssignmentStatus:
         """Reason for the makespan."""
         # within 1% of the bound counts as balanced
-        if self.makespan <= level(self._fleet, float(self.work.cumsum()[-1])) * 1.01:
+        if self.makespan <= divisible_makespan(self._fleet, float(self.work.cumsum()[-1])) * 1.01:
             return AssignmentStatus.BALANCED
         last, count_W = int(self.seconds.argmax()), self.counts
         if count_W[last] <= self._samples.lower and self._fleet.pace[last] > self._fleet.pace.min():
@@ -135,7 +135,7 @@ def assign(
     cap: float | None = None,
     lower: int = 1,
     padded: bool = False,
-    steady: float = 0.0,
+    order_tolerance: float = 0.0,
 ) -> Assignment:
     """Assign the samples of one global batch to ranks of different speed, so that the last rank ends early.
 
@@ -161,7 +161,7 @@ def assign(
         Fewest samples of a rank.
     padded
         Whether a rank pays for every sample what its most expensive one costs.
-    steady
+    order_tolerance
         Padded, the ranks' own order, the first with the longest samples, is kept where it takes at most this share
         longer than the best that is found. What costs leave out then counts for a rank's speed, time after time; with
         another rank at the long end each time it would look like noise.
@@ -178,7 +178,7 @@ def assign(
     The second rank is half as fast:
 
     >>> found = assign([8.0, 5.0, 4.0, 3.0, 2.0, 2.0], speeds=[2.0, 1.0])
-    >>> found.of(0), found.of(1), found.seconds
+    >>> found.samples_of(0), found.samples_of(1), found.seconds
     (array([0, 2, 4, 5]), array([1, 3]), array([8., 8.]))
     >>> found.makespan, found.lower_bound
     (8.0, 8.0)
@@ -195,14 +195,14 @@ def assign(
     Graham, R. L. (1969). Bounds on multiprocessing timing anomalies (longest first). Gonzalez, T., Ibarra, O. H., and
     Sahni, S. (1977). Bounds for LPT schedules on uniform processors.
     """
-    fleet = checked_fleet(speeds)
-    cost_N, token_N = checked_samples(costs, tokens, cap, lower, len(fleet))
+    fleet = validated_fleet(speeds)
+    cost_N, token_N = validated_samples(costs, tokens, cap, lower, len(fleet))
     order = np.argsort(-cost_N, kind="stable")
     samples = Samples(cost_N[order], token_N[order], np.inf if cap is None else float(cap), lower)
-    bound = packed_bound(samples, fleet)
-    if not 0 <= steady < np.inf:
-        raise ValueError(f"steady must be finite and not negative, got {steady}")
-    owners = padded_owners(samples, fleet, bound, steady) if padded else packed_owners(samples, fleet, bound)
+    bound = packed_lower_bound(samples, fleet)
+    if not 0 <= order_tolerance < np.inf:
+        raise ValueError(f"order_tolerance must be finite and not negative, got {order_tolerance}")
+    owners = padded_owners(samples, fleet, bound, order_tolerance) if padded else packed_owners(samples, fleet, bound)
     work_W, token_W = _loads(samples, owners, len(fleet), padded=padded)
     owner_N = np.empty_like(owners)
     owner_N[order] = owners
@@ -211,7 +211,7 @@ def assign(
 
 def _loads(samples: Samples, owner_N: Sizes, ranks: int, *, padded: bool) -> tuple[Array, Array]:
     if not padded:
-        return sums(samples.costs, owner_N, ranks), sums(samples.tokens, owner_N, ranks)
+        return sum_by_owner(samples.costs, owner_N, ranks), sum_by_owner(samples.tokens, owner_N, ranks)
     longest_W, widest_W = np.zeros(ranks), np.zeros(ranks)
     np.maximum.at(longest_W, owner_N, samples.costs)
     np.maximum.at(widest_W, owner_N, samples.tokens)
@@ -222,7 +222,9 @@ def _loads(samples: Samples, owner_N: Sizes, ranks: int, *, padded: bool) -> tup
 def packed_owners(samples: Samples, fleet: Fleet, bound: float) -> Sizes:
     """Return the rank of each sample, ``[N]``: a packing into one micro-batch on each rank."""
     rising, rank_W = fleet.fastest_first()
-    problem = Problem(samples.costs[:, None], samples.tokens[:, None], np.array([samples.cap]), np.zeros(1), rising)
+    problem = PackingProblem(
+        samples.costs[:, None], samples.tokens[:, None], np.array([samples.cap]), np.zeros(1), rising
+    )
     # stop within 0.2% of the bound: a speed's forecast errs by more
     bins = search(problem, 1, bound, bound * (1 + 0.002), samples.lower)
     if bins is None:
@@ -231,7 +233,7 @@ def packed_owners(samples: Samples, fleet: Fleet, bound: float) -> Sizes:
             f"found no assignment that keeps every rank within the cap of {samples.cap:g} tokens: the samples take "
             f"{used:.0%} of the total capacity. Draw a smaller global batch, or raise the cap"
         )
-    return rank_W[bins.rank[bins.of]]
+    return rank_W[bins.rank[bins.bin_of_sample]]
 
 
 Layers = list[tuple[Sizes, NDArray[np.int64]]]
@@ -241,34 +243,34 @@ Cut = list[tuple[int, int]]
 """Ranks in the order of falling lengths, with their numbers of samples."""
 
 
-def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady_tolerance: float) -> Sizes:
+def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, order_tolerance: float) -> Sizes:
     """Return the rank of each sample, ``[N]``; no assignment ends before ``lower_bound`` seconds.
 
-    Ranks keep their own order where that ends at most ``steady_tolerance`` (relative) later than the best assignment
+    Ranks keep their own order where that ends at most ``order_tolerance`` (relative) later than the best assignment
     found.
     """
-    cuts = Cuts(samples, fleet)
+    cuts = ContiguousCuts(samples, fleet)
     # The fastest at the long end: a slow rank has not the time for a long sample. Where all are alike it is exact.
     fastest = np.argsort(fleet.pace, kind="stable").tolist()
-    deadline, cut = _upper(cuts, fastest, lower_bound)
+    deadline, cut = _feasible_deadline(cuts, fastest, lower_bound)
     if len(set(zip(cuts.pace, cuts.fixed_seconds, strict=True))) == 1:
         pass  # all orders are alike
     # exact for up to 512 partial orders of the ranks: always with 9 ranks
-    elif few_orders(fleet, 512):
-        table = Table(samples, fleet)
-        _, soonest, _ = bisect(lambda end: table.is_feasible(end) or None, lower_bound, deadline, True)
+    elif has_few_orders(fleet, 512):
+        table = RankOrderTable(samples, fleet)
+        _, soonest, _ = bisect_end(lambda end: table.is_feasible(end) or None, lower_bound, deadline, True)
         order = table.order(soonest)
-        _, deadline, cut = bisect(lambda end: cuts.in_order(order, end), lower_bound, deadline, cut)
+        _, deadline, cut = bisect_end(lambda end: cuts.cut_in_order(order, end), lower_bound, deadline, cut)
     else:
         # more than 8 choices took longer and gained nothing
-        _, deadline, cut = bisect(lambda end: cuts.in_order(fastest, end, 8), lower_bound, deadline, cut)
-    own, latest = range(len(fleet)), deadline * (1 + steady_tolerance)
-    if steady_tolerance and (in_order := cuts.in_order(own, latest)) is not None:
-        *_, cut = bisect(lambda end: cuts.in_order(own, end), lower_bound, latest, in_order)
+        _, deadline, cut = bisect_end(lambda end: cuts.cut_in_order(fastest, end, 8), lower_bound, deadline, cut)
+    own, latest = range(len(fleet)), deadline * (1 + order_tolerance)
+    if order_tolerance and (in_order := cuts.cut_in_order(own, latest)) is not None:
+        *_, cut = bisect_end(lambda end: cuts.cut_in_order(own, end), lower_bound, latest, in_order)
     return np.repeat([rank for rank, _ in cut], [count for _, count in cut]).astype(np.int64)
 
 
-class Cuts:
+class ContiguousCuts:
     """Cuts the sorted samples of padded batches contiguously, so that every rank ends by a given time.
 
     A rank's work is its number of samples times its longest. For given counts such cuts are best: the longest sample's
@@ -286,71 +288,73 @@ class Cuts:
         self.cap, self.lower = samples.cap, samples.lower
         self.pace, self.fixed_seconds = fleet.pace.tolist(), fleet.fixed.tolist()
 
-    def in_order(self, order: Sequence[int], deadline: float, choices: int = 1) -> Cut | None:
+    def cut_in_order(self, order: Sequence[int], deadline: float, choices: int = 1) -> Cut | None:
         """Return the cut in this order of ranks; None if they do not end in time.
 
         Each next rank is, among the first ``choices`` of those left, the one with least time left over.
         """
         cut, first, rest = [], 0, list(order)
         while rest:
-            count, place = self._next_sparing(rest[:choices], first, len(rest) - 1, deadline)
+            count, place = self._next_rank(rest[:choices], first, len(rest) - 1, deadline)
             if count < self.lower:
                 return None
             cut.append((rest.pop(place), count))
             first += count
         return cut if first == len(self.highest_cost) else None
 
-    def _next_sparing(self, ranks: Sequence[int], first: int, ranks_left: int, deadline: float) -> tuple[int, int]:
+    def _next_rank(self, ranks: Sequence[int], first_sample: int, ranks_left: int, deadline: float) -> tuple[int, int]:
         if len(ranks) == 1:
-            return self._samples_by_deadline(ranks[0], first, ranks_left, deadline), 0
-        longest = self.highest_cost[min(first, len(self.highest_cost) - 1)]
+            return self._samples_by_deadline(ranks[0], first_sample, ranks_left, deadline), 0
+        longest = self.highest_cost[min(first_sample, len(self.highest_cost) - 1)]
         choices = []
         for place, rank in enumerate(ranks):
-            count = self._samples_by_deadline(rank, first, ranks_left, deadline)
+            count = self._samples_by_deadline(rank, first_sample, ranks_left, deadline)
             room = (deadline - self.fixed_seconds[rank]) / (self.pace[rank] * longest)
             wasted = (room - count) / room if count >= max(self.lower, 1) else 1.0
             choices.append((wasted, place, count))
         _, place, count = min(choices)
         return count, place
 
-    def _samples_by_deadline(self, rank: int, first: int, ranks_left: int, deadline: float) -> int:
+    def _samples_by_deadline(self, rank: int, first_sample: int, ranks_left: int, deadline: float) -> int:
         """Return how many samples, from the first on, a rank ends in time; the others after it get their fewest."""
-        longest = len(self.highest_cost) - first - ranks_left * self.lower
+        longest = len(self.highest_cost) - first_sample - ranks_left * self.lower
         if longest <= 0 or deadline <= self.fixed_seconds[rank]:
             return 0
-        room = min((deadline - self.fixed_seconds[rank]) / (self.pace[rank] * self.highest_cost[first]), float(longest))
-        return int(min(room, self.cap // self.tokens[first])) if self.tokens[first] else int(room)
+        room = min(
+            (deadline - self.fixed_seconds[rank]) / (self.pace[rank] * self.highest_cost[first_sample]), float(longest)
+        )
+        return int(min(room, self.cap // self.tokens[first_sample])) if self.tokens[first_sample] else int(room)
 
 
-def _upper(cuts: Cuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
+def _feasible_deadline(cuts: ContiguousCuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
     """Return a time in which ranks in this order can end, and the cut."""
     deadline = low * (1 + 1e-3)
     last = low + sum(cuts.highest_cost) * max(cuts.pace) * len(cuts.highest_cost) + max(cuts.fixed_seconds)
-    while (cut := cuts.in_order(order, deadline)) is None:
+    while (cut := cuts.cut_in_order(order, deadline)) is None:
         if deadline > last:  # time is not what is short
             raise ValueError(
                 f"found no padded assignment that keeps every rank within the cap of {cuts.cap:g} tokens: draw a "
                 "smaller global batch, or raise the cap"
             )
         low, deadline = deadline, deadline * 1.3
-    _, end, earliest = bisect(lambda end: cuts.in_order(order, end), low, deadline, cut)
+    _, end, earliest = bisect_end(lambda end: cuts.cut_in_order(order, end), low, deadline, cut)
     return end, earliest
 
 
-def few_orders(fleet: Fleet, states: int) -> bool:
-    """Return whether the table over served ranks has at most ``states`` entries."""
-    counts = np.unique(_kinds(fleet), axis=0, return_counts=True)[1]
-    return prod(int(count) + 1 for count in counts) <= states
+def has_few_orders(fleet: Fleet, max_states: int) -> bool:
+    """Return whether the table over served ranks has at most ``max_states`` entries."""
+    counts = np.unique(_rank_types(fleet), axis=0, return_counts=True)[1]
+    return prod(int(count) + 1 for count in counts) <= max_states
 
 
-class Table:
+class RankOrderTable:
     """The most samples that any of the ranks served so far can cover, from the longest on."""
 
     def __init__(self, samples: Samples, fleet: Fleet) -> None:
-        kinds_KP, kind_W, counts_K = np.unique(_kinds(fleet), axis=0, return_inverse=True, return_counts=True)
+        kinds_KP, kind_W, counts_K = np.unique(_rank_types(fleet), axis=0, return_inverse=True, return_counts=True)
         self.pace_K, self.fixed_K = kinds_KP.T
         self.kind_W = kind_W.ravel()
-        self.layers = _layers(tuple(counts_K.tolist()))
+        self.layers = _layers_by_served(tuple(counts_K.tolist()))
         self.count, self.lower = len(samples), samples.lower
         longest = np.maximum.accumulate(samples.tokens[::-1])[::-1]
         with np.errstate(divide="ignore"):
@@ -359,28 +363,28 @@ class Table:
 
     def is_feasible(self, deadline: float) -> bool:
         """Return whether there is an order in which all samples end by this time."""
-        return bool(self._cover(deadline)[-1] >= self.count)
+        return bool(self._max_covered(deadline)[-1] >= self.count)
 
     def order(self, deadline: float) -> list[int]:
         """Return an order of ranks in which all samples end by this time."""
-        covered = self._cover(deadline)
+        covered = self._max_covered(deadline)
         state, kinds = len(covered) - 1, []
         for states, before_SK in reversed(self.layers):
             before_K = before_SK[np.searchsorted(states, state)]
-            kind = int(self._after(covered, before_K[None], deadline)[0].argmax())
+            kind = int(self._covered_after(covered, before_K[None], deadline)[0].argmax())
             kinds.append(kind)
             state = int(before_K[kind])
         waiting = {kind: iter(np.flatnonzero(self.kind_W == kind).tolist()) for kind in set(kinds)}
         return [next(waiting[kind]) for kind in reversed(kinds)]
 
-    def _cover(self, deadline: float) -> Sizes:
+    def _max_covered(self, deadline: float) -> Sizes:
         covered = np.full(1 + self.layers[-1][0][-1], -1, dtype=np.int64)
         covered[0] = 0
         for states, before_SK in self.layers:
-            covered[states] = self._after(covered, before_SK, deadline).max(axis=1)
+            covered[states] = self._covered_after(covered, before_SK, deadline).max(axis=1)
         return covered
 
-    def _after(self, covered: Sizes, before_SK: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
+    def _covered_after(self, covered: Sizes, before_SK: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
         """Return what is covered after one more rank of each kind; -1 where it cannot take its fewest."""
         first_SK = np.where(before_SK >= 0, covered[before_SK], -1)
         room_SK = np.minimum(
@@ -392,12 +396,12 @@ class Table:
         return np.where(able, reached_SK, -1)
 
 
-def _kinds(fleet: Fleet) -> Array:
+def _rank_types(fleet: Fleet) -> Array:
     return np.stack([fleet.pace, fleet.fixed], axis=1)
 
 
 @lru_cache(maxsize=8)
-def _layers(counts: tuple[int, ...]) -> Layers:
+def _layers_by_served(counts: tuple[int, ...]) -> Layers:
     """Return the states of ``counts`` ranks of each kind, by the number of ranks served; the first layer left out."""
     shape = [count + 1 for count in counts]
     served_SK = np.array(list(product(*map(range, shape))), dtype=np.int64)

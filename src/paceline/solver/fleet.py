@@ -55,20 +55,20 @@ class Samples:
         return len(self.costs)
 
 
-def sums(values_N: Array, owner_N: Sizes, ranks: int) -> Array:
+def sum_by_owner(values_N: Array, owner_N: Sizes, owners: int) -> Array:
     """Return the sum of each rank's values, ``[W]``, added one after the other."""
-    return np.bincount(owner_N, weights=values_N, minlength=ranks).astype(np.float64, copy=False)
+    return np.bincount(owner_N, weights=values_N, minlength=owners).astype(np.float64, copy=False)
 
 
 Found = TypeVar("Found")
 
 
-def bisect(
-    find: Callable[[float], Found | None], low: float, high: float, at_high: Found
+def bisect_end(
+    find: Callable[[float], Found | None], low: float, high: float, found_at_high: Found
 ) -> tuple[float, float, Found]:
     """Return the earliest end for which something is found, up to 0.1%: the ends without and with it, and what it is.
 
-    ``at_high`` is what there is for ``high``.
+    ``found_at_high`` is what there is for ``high``.
     """
     while high - low > 1e-3 * low:
         middle = (low + high) / 2
@@ -76,24 +76,24 @@ def bisect(
         if at_middle is None:
             low = middle
         else:
-            high, at_high = middle, at_middle
-    return low, high, at_high
+            high, found_at_high = middle, at_middle
+    return low, high, found_at_high
 
 
-def checked_fleet(speeds: ArrayLike | BatchTimeCurves) -> Fleet:
+def validated_fleet(speeds: ArrayLike | BatchTimeCurves) -> Fleet:
     """Return the fleet of these speeds or curves; an error names a wrong argument."""
     if hasattr(speeds, "slope"):
         curves = cast("BatchTimeCurves", speeds)
         pace_W, floor_W, start_W = (
             np.array(column, dtype=np.float64) for column in (curves.slope, curves.floor, curves.intercept)
         )
-        require(np.isfinite(pace_W) & (pace_W > 0), pace_W, "curves.slope must be finite and above 0", "rank")
+        require_valid(np.isfinite(pace_W) & (pace_W > 0), pace_W, "curves.slope must be finite and above 0", "rank")
         if np.isfinite(curves.limit).any():
             raise ValueError(
                 "curves.limit bounds the number of samples, not their cost: pass curves without limits, and cap= in "
                 "tokens"
             )
-        require(
+        require_valid(
             np.isfinite(start_W) & (start_W >= 0), start_W, "curves.intercept must be finite and not negative", "rank"
         )
         return Fleet(pace_W, start_W, floor_W)
@@ -102,38 +102,38 @@ def checked_fleet(speeds: ArrayLike | BatchTimeCurves) -> Fleet:
         raise ValueError(f"speeds must hold one number for each rank, got the shape {speed_W.shape}")
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         pace_W = 1.0 / speed_W
-    require(np.isfinite(pace_W) & (pace_W > 0), speed_W, "speeds must be finite and above 0", "rank")
+    require_valid(np.isfinite(pace_W) & (pace_W > 0), speed_W, "speeds must be finite and above 0", "rank")
     return Fleet(pace_W, np.zeros(len(speed_W)), np.zeros(len(speed_W)))
 
 
-def checked_samples(costs: ArrayLike, tokens: ArrayLike | None, cap: float | None, lower: int, ranks: int) -> Array:
+def validated_samples(costs: ArrayLike, tokens: ArrayLike | None, cap: float | None, lower: int, ranks: int) -> Array:
     """Return costs and tokens, ``[2, N]``, or name the sample or the argument that is wrong."""
     cost_N = np.asarray(costs, dtype=np.float64)
     if cost_N.ndim != 1:
         raise ValueError(f"costs must hold one number for each sample, got the shape {cost_N.shape}")
-    require(np.isfinite(cost_N) & (cost_N > 0), cost_N, "costs must be finite and above 0", "sample")
+    require_valid(np.isfinite(cost_N) & (cost_N > 0), cost_N, "costs must be finite and above 0", "sample")
     token_N = cost_N if tokens is None else np.asarray(tokens, dtype=np.float64)
     if token_N.shape != cost_N.shape:
         raise ValueError(f"tokens must hold one number for each of the {len(cost_N)} samples, got {token_N.shape}")
-    require(np.isfinite(token_N) & (token_N >= 0), token_N, "tokens must be finite and not negative", "sample")
+    require_valid(np.isfinite(token_N) & (token_N >= 0), token_N, "tokens must be finite and not negative", "sample")
     if lower < 0 or len(cost_N) < max(lower * ranks, 1):
         raise ValueError(
             f"{len(cost_N)} samples are too few for {ranks} ranks of at least {lower} each: draw a larger global batch"
         )
     if cap is not None:
         too_long = f"shorten or leave out samples above the cap of {cap:g} tokens, or raise it"
-        require(token_N <= cap, token_N, too_long, "sample")
+        require_valid(token_N <= cap, token_N, too_long, "sample")
     return np.stack([cost_N, token_N])
 
 
-def require(is_valid: np.ndarray, values: Array, rule: str, item_noun: str) -> None:
+def require_valid(is_valid: np.ndarray, values: Array, rule: str, item_noun: str) -> None:
     """Raise a ValueError that names the first value that is not fine."""
     if not is_valid.all():
         number = int(np.argmin(is_valid))
         raise ValueError(f"{rule}, got {values[number]:g} for {item_noun} {number}")
 
 
-def packed_bound(samples: Samples, fleet: Fleet) -> float:
+def packed_lower_bound(samples: Samples, fleet: Fleet) -> float:
     """Return a time, in seconds, before which no assignment ends.
 
     The largest of three bounds: all work at once (a fluid), the ``k`` longest samples on the ``k`` fastest ranks (as
@@ -142,7 +142,7 @@ def packed_bound(samples: Samples, fleet: Fleet) -> float:
     count = min(len(fleet), len(samples))
     fastest_W = (1 / np.sort(fleet.pace))[:count].cumsum()
     longest = float(fleet.fixed.min() + (samples.costs[:count].cumsum() / fastest_W).max())
-    bound = max(level(fleet, float(samples.costs.cumsum()[-1])), longest)
+    bound = max(divisible_makespan(fleet, float(samples.costs.cumsum()[-1])), longest)
     if not samples.lower:
         return bound
     # No rank may be empty: one of the k slowest has at least the k-th shortest sample.
@@ -152,7 +152,7 @@ def packed_bound(samples: Samples, fleet: Fleet) -> float:
     return max(bound, float((shortest_W * slowest_W).max() + fleet.fixed.min()), alone, float(fleet.floor.max()))
 
 
-def level(fleet: Fleet, work: float) -> float:
+def divisible_makespan(fleet: Fleet, work: float) -> float:
     """Return when the fleet ends, in seconds, if work can be divided at will: all ranks at the same time."""
     order = np.argsort(fleet.fixed, kind="stable")
     start_W, speed_W = fleet.fixed[order], 1 / fleet.pace[order]
@@ -161,38 +161,38 @@ def level(fleet: Fleet, work: float) -> float:
     return float((work + weighted_W[begun]) / rate_W[begun])
 
 
-def min_padded_cost(samples: Samples, price: float, groups: int | None = None) -> float:
-    """Return a cost below which no division into padded groups under the cap comes, where each group costs ``price``.
+def min_padded_cost(samples: Samples, group_cost: float, groups: int | None = None) -> float:
+    """Return a lower bound on the cost of padded groups under the cap, where each group costs ``group_cost`` besides.
 
     With ``groups``, there are so many, which are not in the cost. Tokens must fall as costs do.
 
     The sum over groups of count times longest is least for a contiguous cut of the sorted samples. With a price on
-    each group the best cut follows from a recursion, and ``best - price * groups`` is a bound at every price.
+    each group the best cut follows from a recursion, and ``best - group_cost * groups`` is a bound at every price.
     """
-    cells = edges, longest_C, _ = _cells(samples)
+    cells = edges, longest_C, _ = _length_cells(samples)
     if groups is None:
-        return _cheapest(*cells, price)[0]
+        return _cheapest_groups(*cells, group_cost)[0]
     low, high, best = 0.0, float((longest_C * np.diff(edges)).cumsum()[-1]), 0.0
     for _ in range(14):
-        price = (low + high) / 2
-        work, cut = _cheapest(*cells, price)
-        best = max(best, work - price * groups)
-        low, high = (price, high) if len(cut) > groups else (low, price)
+        group_cost = (low + high) / 2
+        work, cut = _cheapest_groups(*cells, group_cost)
+        best = max(best, work - group_cost * groups)
+        low, high = (group_cost, high) if len(cut) > groups else (low, group_cost)
     return best
 
 
-def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Sizes:
+def padded_group_starts(samples: Samples, group_cost: float, groups: int | None = None) -> Sizes:
     """Return where the padded groups begin that cost least, each with its price; at a higher one, if they are too many.
 
     They may exceed the cap by a few samples, where there are so many that they are counted in cells.
     """
-    cells = _cells(samples)
-    _, cut = _cheapest(*cells, price)
+    cells = _length_cells(samples)
+    _, cut = _cheapest_groups(*cells, group_cost)
     if groups is not None and len(cut) > groups:
-        low, high = price, float(samples.costs[0] * len(samples))
+        low, high = group_cost, float(samples.costs[0] * len(samples))
         for _ in range(7):  # halvings of the price of a group
             middle = (low + high) / 2
-            _, found = _cheapest(*cells, middle)
+            _, found = _cheapest_groups(*cells, middle)
             if len(found) > groups:
                 low = middle
             else:
@@ -200,7 +200,7 @@ def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Siz
     return cells[0][cut].astype(np.int64)
 
 
-def _cells(samples: Samples) -> tuple[Array, Array, Array]:
+def _length_cells(samples: Samples) -> tuple[Array, Array, Array]:
     """Return where cells of samples begin, and of a group that begins there its most samples and what it is padded to.
 
     The latter is rounded down.
@@ -218,7 +218,7 @@ def _cells(samples: Samples) -> tuple[Array, Array, Array]:
     return edges.astype(np.float64), samples.costs[edges[1:] - 1], most_C
 
 
-def _cheapest(edges: Array, longest_C: Array, count_C: Array, price: float) -> tuple[float, list[int]]:
+def _cheapest_groups(edges: Array, longest_C: Array, count_C: Array, group_cost: float) -> tuple[float, list[int]]:
     """Return the least sum of padded work and prices, and the first cell of each group of at most so many samples."""
     cells = len(longest_C)
     ends = np.searchsorted(edges, edges[:-1] + count_C, side="right").tolist()
@@ -227,7 +227,7 @@ def _cheapest(edges: Array, longest_C: Array, count_C: Array, price: float) -> t
         end = max(ends[first], first + 2)
         choices = (edges[first + 1 : end] - edges[first]) * longest_C[first] + cost[first + 1 : end]
         best = int(choices.argmin())
-        cost[first] = choices[best] + price
+        cost[first] = choices[best] + group_cost
         after[first] = first + 1 + best
     cut, first = [], 0
     while first < cells:

@@ -13,22 +13,24 @@ import heapq
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.solver.fleet import sums
-from paceline.solver.micro_batches import Bins, Problem, fill_empty
+from paceline.solver.fleet import sum_by_owner
+from paceline.solver.micro_batches import Bins, PackingProblem, fill_empty
 
 
-def search_lockstep(problem: Problem, fewest: int, equal: Bins) -> Bins:
+def search_lockstep(problem: PackingProblem, min_rounds: int, equal: Bins) -> Bins:
     """Return micro-batches, equally many on each rank, whose rounds take little time in all.
 
-    ``fewest`` is a number of rounds below which no packing comes; ``equal`` is a packing to do better than.
+    ``min_rounds`` is a number of rounds below which no packing comes; ``equal`` is a packing to do better than.
     """
-    best = _Rounds.of_bins(problem, equal)
+    best = _Rounds.from_bins(problem, equal)
     # More time in the first rounds leaves less for the last, which hold short samples and so fill their caps first.
     # Both pairs were chosen on the lengths and fleets of benchmarks/pack.py.
     for slack, ranks_with_largest in ((1.06, 0.25), (1.1, 0.5)):
-        rounds, worse, before = fewest, 0, np.inf
-        while worse < 2 and rounds < fewest + 64:  # few rounds may not fit, and more than needed cost a fixed time each
-            found = _by_rounds(problem, rounds, slack, ranks_with_largest)
+        rounds, worse, before = min_rounds, 0, np.inf
+        while (
+            worse < 2 and rounds < min_rounds + 64
+        ):  # few rounds may not fit, and more than needed cost a fixed time each
+            found = _fill_rounds(problem, rounds, slack, ranks_with_largest)
             if found is not None:
                 gains = found.seconds < before * (1 - 3e-3)  # launches, which the costs may not know, take time too
                 before, worse = (found.seconds, 0) if gains else (before, worse + 1)
@@ -41,33 +43,33 @@ def search_lockstep(problem: Problem, fewest: int, equal: Bins) -> Bins:
 
 
 class _Rounds:
-    """Samples in rounds of micro-batches; ``of`` holds the micro-batch of each, ``round * ranks + rank``, ``[N]``."""
+    """Samples in rounds of micro-batches; ``bin_of_sample`` numbers these as ``round * ranks + rank``, ``[N]``."""
 
-    def __init__(self, problem: Problem, rounds: int, of: Sizes) -> None:
-        self.problem, self.rounds, self.of = problem, rounds, of
+    def __init__(self, problem: PackingProblem, rounds: int, bin_of_sample: Sizes) -> None:
+        self.problem, self.rounds, self.bin_of_sample = problem, rounds, bin_of_sample
         count = rounds * problem.ranks
-        self.cost, (self.need, self.cap) = problem.work.sum(axis=1), _needs(problem)
+        self.cost, (self.need, self.cap) = problem.work.sum(axis=1), _cap_shares(problem)
         self.pace = np.tile(problem.fleet.pace, rounds)
-        placed = of >= 0
-        self.used_tokens = sums(self.need[placed], of[placed], count)
-        self.time = (sums(self.cost[placed], of[placed], count) + problem.fixed.sum()) * self.pace
+        placed = bin_of_sample >= 0
+        self.used_tokens = sum_by_owner(self.need[placed], bin_of_sample[placed], count)
+        self.time = (sum_by_owner(self.cost[placed], bin_of_sample[placed], count) + problem.fixed.sum()) * self.pace
 
     @classmethod
-    def of_bins(cls, problem: Problem, bins: Bins) -> _Rounds:
+    def from_bins(cls, problem: PackingProblem, bins: Bins) -> _Rounds:
         """Return these micro-batches, the longest of each rank in the first round."""
-        work_B = sums(problem.work.sum(axis=1), bins.of, len(bins.rank))
+        work_B = sum_by_owner(problem.work.sum(axis=1), bins.bin_of_sample, len(bins.rank))
         order = np.lexsort((-work_B, bins.rank))
         rounds = len(order) // problem.ranks
         place_B = np.empty(len(order), dtype=np.int64)
         place_B[order] = np.tile(np.arange(rounds), problem.ranks) * problem.ranks + bins.rank[order]
-        return cls(problem, rounds, place_B[bins.of])
+        return cls(problem, rounds, place_B[bins.bin_of_sample])
 
     @property
     def seconds(self) -> float:
         return float(self.time.reshape(self.rounds, -1).max(axis=1).cumsum()[-1])
 
     def bins(self) -> Bins:
-        return Bins(np.tile(np.arange(self.problem.ranks), self.rounds), self.of)
+        return Bins(np.tile(np.arange(self.problem.ranks), self.rounds), self.bin_of_sample)
 
     def place(self, samples: list[int]) -> bool:
         """Put each of these where it delays its round least; return whether all fit."""
@@ -80,7 +82,7 @@ class _Rounds:
             place = int(delay_B.argmin())
             if delay_B[place] == np.inf:
                 return False
-            self.of[sample] = place
+            self.bin_of_sample[sample] = place
             self.used_tokens[place] += self.need[sample]
             self.time[place] = after_B[place]
             first = place - place % ranks
@@ -114,11 +116,11 @@ class _Rounds:
         time_W = self.time[first : first + ranks]
         source = first + int(time_W.argmax())
         others = float(np.delete(time_W, source - first).max())
-        own = np.flatnonzero(self.of == source)
+        own = np.flatnonzero(self.bin_of_sample == source)
         if not len(own):  # a slow rank, held by the fixed cost alone
             return False
         own = own[np.unique(np.linspace(0, len(own) - 1, min(len(own), 16)).astype(np.int64))]
-        place_C = np.concatenate([self.of[partners], np.arange(len(self.time))])
+        place_C = np.concatenate([self.bin_of_sample[partners], np.arange(len(self.time))])
         none_B = np.zeros(len(self.time))  # a place to move a sample to gives none in return
         cost_AC = self.cost[own][:, None] - np.concatenate([self.cost[partners], none_B])
         need_AC = self.need[own][:, None] - np.concatenate([self.need[partners], none_B])
@@ -134,28 +136,28 @@ class _Rounds:
         a, c = divmod(int(delay_AC.argmin()), len(place_C))
         if not delay_AC[a, c] < -1e-6 * end_K[round_]:
             return False
-        self.of[own[a]] = place_C[c]
+        self.bin_of_sample[own[a]] = place_C[c]
         if c < len(partners):
-            self.of[partners[c]] = source
+            self.bin_of_sample[partners[c]] = source
         self.used_tokens[place_C[c]] += need_AC[a, c]
         self.used_tokens[source] -= need_AC[a, c]
         self.time[place_C[c]], self.time[source] = place_AC[a, c], source_AC[a, c]
         return True
 
 
-def _needs(problem: Problem) -> tuple[Array, float]:
+def _cap_shares(problem: PackingProblem) -> tuple[Array, float]:
     """Return what each sample takes of a cap, ``[N]``, and the cap; of several, the largest share, and 1."""
     return (problem.tokens[:, 0], float(problem.caps[0])) if len(problem.caps) == 1 else (problem.cap_fraction, 1.0)
 
 
-def _by_rounds(problem: Problem, rounds: int, slack: float, ranks_with_largest: float) -> _Rounds | None:
+def _fill_rounds(problem: PackingProblem, rounds: int, slack: float, ranks_with_largest: float) -> _Rounds | None:
     """Fill one round after the other, the largest samples first; None if not all fit.
 
     A round takes ``slack`` times an equal part of the work that is left, or as long as it must for this share of the
     ranks to take one of the largest samples each.
     """
     speeds, fixed = 1 / problem.fleet.pace, float(problem.fixed.sum())
-    need_N, cap = _needs(problem)
+    need_N, cap = _cap_shares(problem)
     cost_N = problem.work.sum(axis=1)
     costs, needs, total = cost_N.tolist(), need_N.tolist(), float(speeds.cumsum()[-1])
     of, left, rest = np.full(len(costs), -1, dtype=np.int64), list(range(len(costs))), float(cost_N.cumsum()[-1])

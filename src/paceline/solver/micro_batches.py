@@ -13,11 +13,11 @@ from functools import cached_property
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline.solver.fleet import Fleet, sums
+from paceline.solver.fleet import Fleet, sum_by_owner
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class PackingProblem:
     """Samples by falling cost, and ranks by rising pace.
 
     Parameters
@@ -66,76 +66,92 @@ class Bins:
     """Micro-batches: the rank of each, ``[B]``, and the one of each sample, ``[N]``."""
 
     rank: Sizes
-    of: Sizes
+    bin_of_sample: Sizes
 
     @property
     def sizes(self) -> Sizes:
         """Samples of each micro-batch, ``[B]``."""
-        return np.bincount(self.of, minlength=len(self.rank))
+        return np.bincount(self.bin_of_sample, minlength=len(self.rank))
 
-    def work(self, problem: Problem, count_empty: bool) -> Array:
+    def work(self, problem: PackingProblem, count_empty: bool) -> Array:
         """Return the work of each rank in each phase, ``[W, P]``, with the fixed part of micro-batches.
 
         Empty ones have it too where all ranks must have equally many.
         """
         count_W = np.bincount(self.rank[count_empty | (self.sizes > 0)], minlength=problem.ranks)
-        columns = [sums(column, self.rank[self.of], problem.ranks) for column in problem.work.T]
+        columns = [sum_by_owner(column, self.rank[self.bin_of_sample], problem.ranks) for column in problem.work.T]
         return np.stack(columns, axis=1) + count_W[:, None] * problem.fixed
 
-    def tokens(self, problem: Problem) -> Array:
+    def tokens(self, problem: PackingProblem) -> Array:
         """Return the tokens of each micro-batch, ``[B, D]``."""
-        return np.stack([sums(column, self.of, len(self.rank)) for column in problem.tokens.T], axis=1)
+        return np.stack(
+            [sum_by_owner(column, self.bin_of_sample, len(self.rank)) for column in problem.tokens.T], axis=1
+        )
 
 
-def search(problem: Problem, count: int | None, level: float, enough_seconds: float, lower: int = 1) -> Bins | None:
-    """Return micro-batches that end early, ``count`` for each rank or as many as it needs; None if they do not fit.
+def search(
+    problem: PackingProblem, per_rank: int | None, ideal_seconds: float, target_seconds: float, lower: int = 1
+) -> Bins | None:
+    """Return micro-batches that end early, ``per_rank`` for each rank or as many as it needs; None if they do not fit.
 
-    ``level`` is when all ranks would end if samples could be divided; a time of ``enough_seconds`` ends the search.
-    Ranks have at least ``lower`` samples, where there are as many.
+    ``ideal_seconds`` is when all ranks would end if samples could be divided; a time of ``target_seconds`` ends the
+    search. Ranks have at least ``lower`` samples, where there are as many.
     """
     simple = len(problem.fixed) == len(problem.caps) == 1
-    bins = _searched(problem, _owners(problem, count, level) if simple else None, count, level, enough_seconds, lower)
-    if simple and bins is not None and (count != 1 or _makespan(problem, bins, count) <= 1.02 * level):
+    bins = _search_from(
+        problem,
+        _assign_by_work(problem, per_rank, ideal_seconds) if simple else None,
+        per_rank,
+        ideal_seconds,
+        target_seconds,
+        lower,
+    )
+    if simple and bins is not None and (per_rank != 1 or _makespan(problem, bins, per_rank) <= 1.02 * ideal_seconds):
         return bins
     # under a cap that lets fast ranks take hardly more than others, the order of ends is the better start
-    other = _searched(problem, _owners_by_phase(problem, count), count, level, enough_seconds, lower)
-    ends = [(_makespan(problem, found, count), found) for found in (bins, other) if found is not None]
+    other = _search_from(problem, _assign_by_phase(problem, per_rank), per_rank, ideal_seconds, target_seconds, lower)
+    ends = [(_makespan(problem, found, per_rank), found) for found in (bins, other) if found is not None]
     return min(ends, key=lambda end: end[0])[1] if ends else None
 
 
-def _searched(
-    problem: Problem, owners: list[list[int]] | None, count: int | None, level: float, enough_seconds: float, lower: int
+def _search_from(
+    problem: PackingProblem,
+    owners: list[list[int]] | None,
+    per_rank: int | None,
+    ideal_seconds: float,
+    target_seconds: float,
+    lower: int,
 ) -> Bins | None:
     """Return micro-batches that begin with these owners of the samples, and are improved by exchanges."""
-    bins = None if owners is None else _ranks_first(problem, owners, count)
+    bins = None if owners is None else _ranks_first(problem, owners, per_rank)
     if bins is None:
-        bins = _bins_first(problem, count, level)
+        bins = _bins_first(problem, per_rank, ideal_seconds)
     if bins is None:
         return None
-    if count is None:  # one more for each rank, dropped if it stays empty
+    if per_rank is None:  # one more for each rank, dropped if it stays empty
         bins.rank = np.concatenate([bins.rank, np.arange(problem.ranks)])
-    fill_empty(problem, bins, count, lower)
-    _Exchanges(problem, bins, keeps_empty=count is not None, lower=lower).run(enough_seconds)
+    fill_empty(problem, bins, per_rank, lower)
+    _Exchanges(problem, bins, keeps_empty=per_rank is not None, lower=lower).run(target_seconds)
     return bins
 
 
-def _makespan(problem: Problem, bins: Bins, count: int | None) -> float:
+def _makespan(problem: PackingProblem, bins: Bins, per_rank: int | None) -> float:
     """Return the time of the step: the sum of each phase's longest."""
-    return float(problem.seconds(bins.work(problem, count is not None)).max(axis=0).sum())
+    return float(problem.seconds(bins.work(problem, per_rank is not None)).max(axis=0).sum())
 
 
-def _owners(problem: Problem, count: int | None, level: float) -> list[list[int]] | None:
-    """Assign each sample, the largest first, to the rank with the most work left until ``level`` and room for it.
+def _assign_by_work(problem: PackingProblem, per_rank: int | None, ideal_seconds: float) -> list[list[int]] | None:
+    """Assign each sample, the largest first, to the rank with room and the most work left until ``ideal_seconds``.
 
     Where tokens in proportion to speed do not fit under the fastest rank's cap, to the one with most work left for its
     room: fast ranks then get the densest samples, which are the longest.
     """
     fixed = float(problem.fixed[0])
-    left = ((level - problem.fleet.fixed) / problem.fleet.pace - fixed * (count or 0)).tolist()
+    left = ((ideal_seconds - problem.fleet.fixed) / problem.fleet.pace - fixed * (per_rank or 0)).tolist()
     cost_N = problem.work[:, 0]
-    if count is None and fixed:  # a sample takes as much of a micro-batch's fixed cost as of its cap
+    if per_rank is None and fixed:  # a sample takes as much of a micro-batch's fixed cost as of its cap
         cost_N = cost_N + fixed * problem.cap_fraction
-    room = [float(problem.caps[0]) * (count or np.inf)] * problem.ranks
+    room = [float(problem.caps[0]) * (per_rank or np.inf)] * problem.ranks
     speed_W = 1 / problem.fleet.pace
     share = float(problem.tokens[:, 0].cumsum()[-1] * speed_W[0] / speed_W.cumsum()[-1])
     # caps are tight for a rank whose samples would fill them to 97%
@@ -161,13 +177,13 @@ def _owners(problem: Problem, count: int | None, level: float) -> list[list[int]
     return mine
 
 
-def _owners_by_phase(problem: Problem, count: int | None) -> list[list[int]] | None:
+def _assign_by_phase(problem: PackingProblem, per_rank: int | None) -> list[list[int]] | None:
     """Assign each sample to the rank whose longest phase, relative to that phase's mean, stays shortest."""
     pace_W = problem.fleet.pace
     mine: list[list[int]] = [[] for _ in range(problem.ranks)]
     cost_NP = problem.work / problem.work.cumsum(axis=0)[-1]
     load_WP = np.zeros((problem.ranks, cost_NP.shape[1]))
-    room_WD = np.tile(problem.caps * (count or np.inf), (problem.ranks, 1))
+    room_WD = np.tile(problem.caps * (per_rank or np.inf), (problem.ranks, 1))
     for sample in range(len(problem)):
         after_W = ((load_WP + cost_NP[sample]) * pace_W[:, None]).max(axis=1)
         after_W[(room_WD < problem.tokens[sample]).any(axis=1)] = np.inf
@@ -180,46 +196,46 @@ def _owners_by_phase(problem: Problem, count: int | None) -> list[list[int]] | N
     return mine
 
 
-def _ranks_first(problem: Problem, mine: list[list[int]], count: int | None) -> Bins | None:
-    """Divide the samples of each rank into micro-batches: as few as possible, or ``count`` of like cost."""
+def _ranks_first(problem: PackingProblem, rank_samples: list[list[int]], per_rank: int | None) -> Bins | None:
+    """Divide the samples of each rank into micro-batches: as few as possible, or ``per_rank`` of like cost."""
     rank_B: list[int] = []
     of_N, over = np.full(len(problem), -1, dtype=np.int64), []
-    for rank, places in enumerate(mine):
-        groups = (_split_alike(problem, places, count) if count else None) or _best_fit(problem, places)
-        for place, group in enumerate(groups[:count]):
+    for rank, places in enumerate(rank_samples):
+        groups = (_split_evenly(problem, places, per_rank) if per_rank else None) or _best_fit(problem, places)
+        for place, group in enumerate(groups[:per_rank]):
             of_N[group] = len(rank_B) + place
-        over += [sample for group in groups[count or len(groups) :] for sample in group]
-        rank_B += [rank] * (count or len(groups))
+        over += [sample for group in groups[per_rank or len(groups) :] for sample in group]
+        rank_B += [rank] * (per_rank or len(groups))
     bins = Bins(np.array(rank_B, dtype=np.int64), of_N)
     return bins if not over or _place_rest(problem, bins, sorted(over)) else None
 
 
-def _place_rest(problem: Problem, bins: Bins, over: list[int]) -> bool:
+def _place_rest(problem: PackingProblem, bins: Bins, unplaced: list[int]) -> bool:
     """Put samples that did not fit beside their rank's others where there is room, on the rank that ends earliest."""
-    room_BD, placed = problem.caps - np.zeros((len(bins.rank), len(problem.caps))), bins.of >= 0
+    room_BD, placed = problem.caps - np.zeros((len(bins.rank), len(problem.caps))), bins.bin_of_sample >= 0
     for column, tokens_N in enumerate(problem.tokens.T):
-        room_BD[:, column] -= sums(tokens_N[placed], bins.of[placed], len(bins.rank))
-    work_W = sums(problem.work.sum(axis=1)[placed], bins.rank[bins.of[placed]], problem.ranks)
-    for sample in over:
+        room_BD[:, column] -= sum_by_owner(tokens_N[placed], bins.bin_of_sample[placed], len(bins.rank))
+    work_W = sum_by_owner(problem.work.sum(axis=1)[placed], bins.rank[bins.bin_of_sample[placed]], problem.ranks)
+    for sample in unplaced:
         ends_B = (work_W * problem.fleet.pace)[bins.rank]
         ends_B[(room_BD < problem.tokens[sample]).any(axis=1)] = np.inf
         place = int(ends_B.argmin())
         if ends_B[place] == np.inf:
             return False
-        bins.of[sample] = place
+        bins.bin_of_sample[sample] = place
         room_BD[place] -= problem.tokens[sample]
         work_W[bins.rank[place]] += problem.work[sample].sum()
     return True
 
 
-def _bins_first(problem: Problem, count: int | None, level: float) -> Bins | None:
+def _bins_first(problem: PackingProblem, per_rank: int | None, ideal_seconds: float) -> Bins | None:
     """Pack all samples as tightly as possible, then give the micro-batches to ranks, the largest first."""
     groups = _best_fit(problem, list(range(len(problem))))
-    if len(groups) > (count or len(groups)) * problem.ranks:
+    if len(groups) > (per_rank or len(groups)) * problem.ranks:
         return None
     total_N = problem.work.sum(axis=1)
     cost = [float(total_N[group].cumsum()[-1]) for group in groups]
-    heap = [(-level / pace, rank) for rank, pace in enumerate(problem.fleet.pace.tolist())]
+    heap = [(-ideal_seconds / pace, rank) for rank, pace in enumerate(problem.fleet.pace.tolist())]
     heapq.heapify(heap)
     rank_B, used_W = np.empty(len(groups), dtype=np.int64), [0] * problem.ranks
     of_N = np.empty(len(problem), dtype=np.int64)
@@ -227,24 +243,28 @@ def _bins_first(problem: Problem, count: int | None, level: float) -> Bins | Non
         key, rank = heapq.heappop(heap)
         rank_B[group], used_W[rank] = rank, used_W[rank] + 1
         of_N[groups[group]] = group
-        if count is None or used_W[rank] < count:
+        if per_rank is None or used_W[rank] < per_rank:
             heapq.heappush(heap, (key + cost[group], rank))
-    spare = [rank for rank, used in enumerate(used_W) for _ in range(used, count or used)]
+    spare = [rank for rank, used in enumerate(used_W) for _ in range(used, per_rank or used)]
     return Bins(np.concatenate([rank_B, np.array(spare, dtype=np.int64)]), of_N)
 
 
-def _split_alike(problem: Problem, samples: list[int], count: int) -> list[list[int]] | None:
+def _split_evenly(problem: PackingProblem, samples: list[int], num_micro_batches: int) -> list[list[int]] | None:
     """Divide samples into so many micro-batches of like cost, the largest first; None if they do not fit that way."""
     cap, *other_caps = problem.caps.tolist()
-    if count == 1:
+    if num_micro_batches == 1:
         used_D = problem.tokens[samples].cumsum(axis=0)[-1:].sum(axis=0)
         return [samples] if (used_D <= problem.caps).all() else None
-    groups: list[list[int]] = [[] for _ in range(count)]
-    cost, used, others = [0.0] * count, [0.0] * count, [[0.0] * len(other_caps) for _ in range(count)]
+    groups: list[list[int]] = [[] for _ in range(num_micro_batches)]
+    cost, used, others = (
+        [0.0] * num_micro_batches,
+        [0.0] * num_micro_batches,
+        [[0.0] * len(other_caps) for _ in range(num_micro_batches)],
+    )
     work, tokens = problem.work[samples].sum(axis=1).tolist(), problem.tokens[samples].tolist()
     for sample, more, (need, *other_needs) in zip(samples, work, tokens, strict=True):
         smallest, place = np.inf, -1
-        for group in range(count):
+        for group in range(num_micro_batches):
             if cost[group] < smallest and used[group] + need <= cap:
                 sums_D = map(float.__add__, others[group], other_needs)
                 if not other_caps or all(map(float.__le__, sums_D, other_caps)):
@@ -258,7 +278,7 @@ def _split_alike(problem: Problem, samples: list[int], count: int) -> list[list[
     return groups
 
 
-def _best_fit(problem: Problem, samples: list[int]) -> list[list[int]]:
+def _best_fit(problem: PackingProblem, samples: list[int]) -> list[list[int]]:
     """Return micro-batches of these samples, by best fit decreasing: nearly as few as possible."""
     caps = problem.caps.tolist()
     share = problem.cap_fraction[samples]
@@ -290,23 +310,23 @@ def _best_fit(problem: Problem, samples: list[int]) -> list[list[int]]:
     return groups
 
 
-def fill_empty(problem: Problem, bins: Bins, count: int | None, lower: int = 1) -> None:
+def fill_empty(problem: PackingProblem, bins: Bins, per_rank: int | None, lower: int = 1) -> None:
     """Move the smallest samples of other ranks to ranks with too few, then to empty micro-batches if any are left."""
     if len(problem) >= problem.ranks * lower:
-        has_W = np.bincount(bins.rank[bins.of], minlength=problem.ranks)
+        has_W = np.bincount(bins.rank[bins.bin_of_sample], minlength=problem.ranks)
         for rank in np.flatnonzero(has_W < lower)[::-1].tolist():  # the slowest first
             while has_W[rank] < lower:
-                sample = int(np.flatnonzero(has_W[bins.rank[bins.of]] > lower)[-1])
-                has_W[[bins.rank[bins.of[sample]], rank]] += [-1, 1]
-                bins.of[sample] = int(np.flatnonzero(bins.rank == rank)[0])
-    if count is not None and lower and len(problem) >= problem.ranks * count:
+                sample = int(np.flatnonzero(has_W[bins.rank[bins.bin_of_sample]] > lower)[-1])
+                has_W[[bins.rank[bins.bin_of_sample[sample]], rank]] += [-1, 1]
+                bins.bin_of_sample[sample] = int(np.flatnonzero(bins.rank == rank)[0])
+    if per_rank is not None and lower and len(problem) >= problem.ranks * per_rank:
         size_B = bins.sizes
         for empty in np.flatnonzero(size_B == 0).tolist():
-            spare_N = size_B[bins.of] > 1
-            local_N = spare_N & (bins.rank[bins.of] == bins.rank[empty])
+            spare_N = size_B[bins.bin_of_sample] > 1
+            local_N = spare_N & (bins.rank[bins.bin_of_sample] == bins.rank[empty])
             sample = int(np.flatnonzero(local_N if local_N.any() else spare_N)[-1])
-            size_B[[bins.of[sample], empty]] += [-1, 1]
-            bins.of[sample] = empty
+            size_B[[bins.bin_of_sample[sample], empty]] += [-1, 1]
+            bins.bin_of_sample[sample] = empty
 
 
 class _Exchanges:
@@ -315,14 +335,14 @@ class _Exchanges:
     With ``keeps_empty``, micro-batches without samples stay. Ranks keep ``lower`` samples.
     """
 
-    def __init__(self, problem: Problem, bins: Bins, *, keeps_empty: bool, lower: int) -> None:
+    def __init__(self, problem: PackingProblem, bins: Bins, *, keeps_empty: bool, lower: int) -> None:
         self.problem, self.bins, self.keeps_empty, self.lower = problem, bins, keeps_empty, lower
         self.work_WP, self.tokens_BD, self.size_B = bins.work(problem, keeps_empty), bins.tokens(problem), bins.sizes
-        self.by_rank = _group_by_owner(bins.rank[bins.of], problem.ranks)
+        self.by_rank = _group_by_owner(bins.rank[bins.bin_of_sample], problem.ranks)
         self.bins_of = _group_by_owner(bins.rank, problem.ranks)
 
-    def run(self, enough_seconds: float) -> None:
-        """Exchange samples as long as that helps and the step takes longer than ``enough_seconds`` seconds."""
+    def run(self, target_seconds: float) -> None:
+        """Exchange samples as long as that helps and the step takes longer than ``target_seconds`` seconds."""
         ends: list[float] = []
         patience = self.problem.ranks + 8
         for _ in range(200):
@@ -330,7 +350,7 @@ class _Exchanges:
             last_P = seconds_WP.max(axis=0)
             ends.append(float(last_P.sum()))
             # stop when an exchange with each rank, and a few more, gain less than 0.02%
-            if ends[-1] <= enough_seconds or (len(ends) > patience and ends[-1] > ends[-patience] * (1 - 2e-4)):
+            if ends[-1] <= target_seconds or (len(ends) > patience and ends[-1] > ends[-patience] * (1 - 2e-4)):
                 break
             phases = np.argsort(seconds_WP.mean(axis=0) - last_P, kind="stable").tolist()
             found = next(filter(None, (self._best(seconds_WP, phase) for phase in phases)), None)
@@ -340,11 +360,11 @@ class _Exchanges:
 
     def _apply(self, sample: int, other_sample: int, target_bin: int) -> None:
         """Put a sample into another micro-batch, and the other one, if there is one, where that sample was."""
-        bins, problem, source = self.bins, self.problem, int(self.bins.of[sample])
+        bins, problem, source = self.bins, self.problem, int(self.bins.bin_of_sample[sample])
         moved, count = problem.tokens[sample], 1
-        bins.of[sample] = target_bin
+        bins.bin_of_sample[sample] = target_bin
         if other_sample >= 0:
-            bins.of[other_sample] = source
+            bins.bin_of_sample[other_sample] = source
             moved, count = moved - problem.tokens[other_sample], 0
         self.tokens_BD[source] -= moved
         self.tokens_BD[target_bin] += moved
@@ -353,7 +373,7 @@ class _Exchanges:
         giver, taker = bins.rank[[source, target_bin]].tolist()
         both = np.sort(np.concatenate([self.by_rank[giver], self.by_rank[taker]]))
         for rank in (giver, taker):  # summed again, in the order of samples: no rounding adds up
-            own = self.by_rank[rank] = both[bins.rank[bins.of[both]] == rank]
+            own = self.by_rank[rank] = both[bins.rank[bins.bin_of_sample[both]] == rank]
             used = len(self.bins_of[rank]) if self.keeps_empty else np.count_nonzero(self.size_B[self.bins_of[rank]])
             self.work_WP[rank] = problem.work[own].cumsum(axis=0)[-1:].sum(axis=0) + used * problem.fixed
 
@@ -369,14 +389,14 @@ class _Exchanges:
         theirs = _subsample(np.concatenate([self.by_rank[rank] for rank in early]))
         free = np.concatenate([self.bins_of[rank] for rank in early])
         # A place is a sample to swap with, or room in a micro-batch.
-        place_C = np.concatenate([bins.of[theirs], free])
+        place_C = np.concatenate([bins.bin_of_sample[theirs], free])
         rank_C, moves_C = bins.rank[place_C], np.arange(len(place_C)) >= len(theirs)
         tokens_CD, work_CP = np.zeros((len(place_C), len(problem.caps))), np.zeros((len(place_C), len(problem.fixed)))
         tokens_CD[: len(theirs)], work_CP[: len(theirs)] = problem.tokens[theirs], problem.work[theirs]
         room_BD = problem.caps - self.tokens_BD
         fits_AC = _fits(problem.tokens[candidates], room_BD[place_C] + tokens_CD)
-        fits_AC &= _fits(tokens_CD, room_BD[bins.of[candidates]] + problem.tokens[candidates]).T
-        alone_AC = (self.size_B[bins.of[candidates]] == 1)[:, None] & moves_C
+        fits_AC &= _fits(tokens_CD, room_BD[bins.bin_of_sample[candidates]] + problem.tokens[candidates]).T
+        alone_AC = (self.size_B[bins.bin_of_sample[candidates]] == 1)[:, None] & moves_C
         moved_ACP = problem.work[candidates][:, None] - work_CP
         received_ACP = moved_ACP
         if len(self.by_rank[latest]) <= self.lower:
@@ -395,7 +415,7 @@ class _Exchanges:
         later_AC = np.maximum(new_ACP, their_ACP).sum(axis=2)
         now_C = np.maximum(seconds_WP[latest], seconds_WP[rank_C]).sum(axis=1)
         if len(problem.fixed) > 1:
-            fits_AC &= _no_later(seconds_WP, latest, rank_C, new_ACP, their_ACP)
+            fits_AC &= _keeps_makespan(seconds_WP, latest, rank_C, new_ACP, their_ACP)
         later_AC[~fits_AC | (later_AC >= now_C * (1 - 1e-9))] = np.inf
         sample, place = divmod(int(later_AC.argmin()), len(place_C))
         if later_AC[sample, place] == np.inf:
@@ -415,7 +435,7 @@ def _fits(needs_AD: Array, room_CD: Array) -> Mask:
     return fits_AC
 
 
-def _no_later(seconds_WP: Array, latest: int, rank_C: Sizes, new_ACP: Array, their_ACP: Array) -> Mask:
+def _keeps_makespan(seconds_WP: Array, latest: int, rank_C: Sizes, new_ACP: Array, their_ACP: Array) -> Mask:
     """Return which exchanges leave the sum of the phases' latest ends no later."""
     other_WP = np.empty_like(seconds_WP)
     for rank in np.unique(rank_C).tolist():

@@ -19,20 +19,20 @@ from paceline._arrays import Array, Sizes
 from paceline.solver.fleet import (
     Fleet,
     Samples,
-    bisect,
-    checked_fleet,
-    level,
+    bisect_end,
+    divisible_makespan,
     min_padded_cost,
-    packed_bound,
-    padded_cut,
-    require,
-    sums,
+    packed_lower_bound,
+    padded_group_starts,
+    require_valid,
+    sum_by_owner,
+    validated_fleet,
 )
 from paceline.solver.lockstep import search_lockstep
-from paceline.solver.micro_batches import Bins, Problem, fill_empty, search
+from paceline.solver.micro_batches import Bins, PackingProblem, fill_empty, search
 from paceline.solver.split import BatchTimeCurves
 
-TOGETHER = 0.01
+MAX_BALANCED_GAP = 0.01
 """A time this close to the bound counts as balanced."""
 
 
@@ -178,11 +178,11 @@ class Packing:
     seconds: Array
     makespan: float
     lockstep: float
-    _problem: Problem = field(repr=False)
+    _problem: PackingProblem = field(repr=False)
     _limit: int | str | None = field(repr=False)
     _padded: bool = field(repr=False)
 
-    def of(self, rank: int) -> list[Sizes]:
+    def samples_of(self, rank: int) -> list[Sizes]:
         """Return the samples of each micro-batch of a rank, by their places among the lengths, rising."""
         places = np.flatnonzero(self.rank == rank)
         return [places[self.micro_batch[places] == place] for place in range(int(self.counts[rank]))]
@@ -196,10 +196,10 @@ class Packing:
     def lower_bound(self) -> float:
         """A time, in seconds, before which no packing ends; computed when it is first asked for."""
         if not isinstance(self._limit, str):
-            return packing_bound(self._problem, self._limit, padded=self._padded)
+            return packing_lower_bound(self._problem, self._limit, padded=self._padded)
         bound = min(equal_bounds(self._problem))[0]
         # Padded, more micro-batches need less padding, at their price: the same trade as where counts are free.
-        return max(bound, packing_bound(self._problem, None, padded=True)) if self._padded else bound
+        return max(bound, packing_lower_bound(self._problem, None, padded=True)) if self._padded else bound
 
     @property
     def gap(self) -> float:
@@ -209,9 +209,9 @@ class Packing:
     @cached_property
     def status(self) -> PackingStatus:
         """Reason for the gap."""
-        if self.idle <= TOGETHER and self.gap > TOGETHER:
+        if self.idle <= MAX_BALANCED_GAP and self.gap > MAX_BALANCED_GAP:
             return PackingStatus.PADDED if self._padded else PackingStatus.PARTLY_FILLED
-        if self.idle <= TOGETHER:
+        if self.idle <= MAX_BALANCED_GAP:
             return PackingStatus.BALANCED
         last, size_W = int(self.seconds.argmax()), np.bincount(self.rank, minlength=len(self.counts))
         if size_W[last] == 1:
@@ -219,9 +219,9 @@ class Packing:
         if size_W[last] <= self.counts[last]:
             return PackingStatus.HELD_BY_SLOW_RANK
         # micro-batches count as full at 95% of the cap
-        if self._limit and (self.fill[self.seconds < self.makespan * (1 - TOGETHER)] > 0.95).any():
+        if self._limit and (self.fill[self.seconds < self.makespan * (1 - MAX_BALANCED_GAP)] > 0.95).any():
             return PackingStatus.HELD_BY_CAP
-        return PackingStatus.BALANCED if self.gap <= TOGETHER else PackingStatus.COARSE
+        return PackingStatus.BALANCED if self.gap <= MAX_BALANCED_GAP else PackingStatus.COARSE
 
 
 def pack(
@@ -279,7 +279,7 @@ def pack(
     The second rank is half as fast:
 
     >>> packing = pack([600, 500, 400, 300, 200, 100], cap=1000, speeds=[2.0, 1.0])
-    >>> packing.of(0), packing.of(1)
+    >>> packing.samples_of(0), packing.samples_of(1)
     ([array([0, 3]), array([1])], [array([2, 4, 5])])
     >>> packing.seconds, packing.lower_bound
     (array([700., 700.]), 700.0)
@@ -295,21 +295,21 @@ def pack(
         raise ValueError('barrier= and micro_batches="lockstep" exclude each other: pass only one of them')
     bins = _best(problem, "equal" if micro_batches == "lockstep" else micro_batches, padded=padded)
     if bins is None:
-        fewest = fewest_of_all(problem)
+        fewest = min_total_micro_batches(problem)
         raise ValueError(
             f"the samples were not packed into {micro_batches} micro-batches on each of {problem.ranks} ranks: they "
             f"need at least {fewest} in all. Raise micro_batches or cap, or pack a smaller global batch"
         )
     if micro_batches == "lockstep" and not padded:
-        bins = search_lockstep(problem, -(-fewest_of_all(problem) // problem.ranks), bins)
+        bins = search_lockstep(problem, -(-min_total_micro_batches(problem) // problem.ranks), bins)
     return _packing(problem, bins, sample_N, rank_W, micro_batches, padded=padded)
 
 
-def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) -> Bins | None:
+def _best(problem: PackingProblem, micro_batches: int | str | None, *, padded: bool) -> Bins | None:
     """Return the best micro-batches that are found; None if they do not fit."""
     if micro_batches != "equal":
         count = None if micro_batches is None else int(micro_batches)
-        return _search_bins(problem, count, packing_bound(problem, count), padded=padded)
+        return _search_bins(problem, count, packing_lower_bound(problem, count), padded=padded)
     bounds = equal_bounds(problem)
     # numbers of micro-batches to try; six from the one that padding alone would choose
     candidates, limit = sorted(bounds), 3
@@ -322,7 +322,7 @@ def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) ->
         # another number is tried if its bound is at least 0.3% earlier
         if bound * (1 + 3e-3) >= end or tried == limit or worse == 2:
             break
-        bins = _search_bins(problem, count, bound or packing_bound(problem, count), padded=padded)
+        bins = _search_bins(problem, count, bound or packing_lower_bound(problem, count), padded=padded)
         if bins is None:
             continue
         _, work_WP = _loads(problem, bins, equal=True, padded=padded)
@@ -333,11 +333,11 @@ def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) ->
     return best
 
 
-def _search_bins(problem: Problem, count: int | None, bound: float, *, padded: bool) -> Bins | None:
+def _search_bins(problem: PackingProblem, per_rank: int | None, bound: float, *, padded: bool) -> Bins | None:
     if padded:
-        return search_padded(problem, count, bound)
+        return search_padded(problem, per_rank, bound)
     # stop within 0.1% of the bound: a speed's forecast errs by more
-    return search(problem, count, bound, bound * (1 + 1e-3))
+    return search(problem, per_rank, bound, bound * (1 + 1e-3))
 
 
 def _fleet(speeds: ArrayLike | BatchTimeCurves | None, ranks: int | None) -> tuple[Fleet, Sizes]:
@@ -346,7 +346,7 @@ def _fleet(speeds: ArrayLike | BatchTimeCurves | None, ranks: int | None) -> tup
         if ranks is None or ranks < 1:
             raise ValueError(f"pass ranks, a number above 0, or speeds, one for each rank; got ranks={ranks}")
         speeds = np.ones(ranks)
-    fleet = checked_fleet(speeds)
+    fleet = validated_fleet(speeds)
     if ranks is not None and ranks != len(fleet):
         raise ValueError(f"speeds must hold one number for each of the {ranks} ranks, got {len(fleet)}")
     return fleet.fastest_first()
@@ -360,11 +360,11 @@ def _problem(
     *,
     padded: bool,
     barrier: bool,
-) -> tuple[Problem, Sizes]:
+) -> tuple[PackingProblem, Sizes]:
     """Return the samples, the largest first, with their ranks and caps; and their numbers."""
     parts = dict(lengths) if isinstance(lengths, Mapping) else {"lengths": lengths}
     several = isinstance(lengths, Mapping)
-    length_NP = _columns(parts)
+    length_NP = _stack_lengths(parts)
     for name, values in (("cost", cost), ("cap", cap)):
         if isinstance(values, Mapping) and not (several and values and set(values) <= set(parts)):
             raise ValueError(f"{name} names the parts {', '.join(values)}, but lengths has {', '.join(parts)}")
@@ -381,7 +381,9 @@ def _problem(
                 raise ValueError(
                     f"cost must be a TokenCost or hold one number for each sample, got the shape {cost_N.shape}"
                 )
-            require(np.isfinite(cost_N) & (cost_N >= 0), cost_N, "costs must be finite and not negative", "sample")
+            require_valid(
+                np.isfinite(cost_N) & (cost_N >= 0), cost_N, "costs must be finite and not negative", "sample"
+            )
             work_NP[:, phase] = cost_N
     if isinstance(cap, Mapping):
         token_ND = length_NP[:, [place for place, name in enumerate(parts) if name in cap]]
@@ -390,9 +392,11 @@ def _problem(
         token_ND, caps = token_N[:, None], np.array([np.inf if cap is None else cap], dtype=np.float64)
     if not (caps > 0).all():
         raise ValueError(f"cap must be above 0, got {cap}")
-    require(np.all(token_ND <= caps, axis=1), token_N, "lengths must not exceed the cap of a micro-batch", "sample")
+    require_valid(
+        np.all(token_ND <= caps, axis=1), token_N, "lengths must not exceed the cap of a micro-batch", "sample"
+    )
     total_N = work_NP.cumsum(axis=1)[:, -1]
-    require(np.isfinite(total_N) & (total_N > 0), total_N, "costs must be finite and above 0", "sample")
+    require_valid(np.isfinite(total_N) & (total_N > 0), total_N, "costs must be finite and above 0", "sample")
     if (padded and (several or barrier)) or (barrier and not several):
         raise ValueError("padded= needs lengths of one part, and barrier= lengths of several parts")
     if barrier and (fleet.fixed.any() or fleet.floor.any()):
@@ -404,10 +408,10 @@ def _problem(
         order = np.lexsort((-total_N, -token_N))
         if (np.diff(total_N[order]) > 0).any():
             raise ValueError("with padded=, a longer sample must not cost less than a shorter one: check cost")
-    return Problem(work_NP[order], token_ND[order], caps, fixed_P, fleet), order
+    return PackingProblem(work_NP[order], token_ND[order], caps, fixed_P, fleet), order
 
 
-def _columns(parts: Mapping[str, ArrayLike]) -> Array:
+def _stack_lengths(parts: Mapping[str, ArrayLike]) -> Array:
     """Return the lengths of all parts, ``[N, P]``."""
     columns = {name: np.asarray(part, dtype=np.float64) for name, part in parts.items()}
     shapes = {name: column.shape for name, column in columns.items()}
@@ -418,25 +422,33 @@ def _columns(parts: Mapping[str, ArrayLike]) -> Array:
         raise ValueError("lengths must hold at least one sample, got none")
     fine_NP = np.isfinite(length_NP) & (length_NP >= 0)
     fine_N = np.all(fine_NP, axis=1) & np.any(length_NP > 0, axis=1)
-    require(fine_N, length_NP.sum(axis=1), "lengths must be finite and above 0", "sample")
+    require_valid(fine_N, length_NP.sum(axis=1), "lengths must be finite and above 0", "sample")
     return length_NP
 
 
-def _loads(problem: Problem, bins: Bins, *, equal: bool, padded: bool) -> tuple[Array, Array]:
+def _loads(problem: PackingProblem, bins: Bins, *, equal: bool, padded: bool) -> tuple[Array, Array]:
     """Return the work of each micro-batch in each phase, ``[B, P]``, and that of each rank, ``[W, P]``."""
     size_B = bins.sizes
     if padded:
         longest_B = np.zeros(len(bins.rank))
-        np.maximum.at(longest_B, bins.of, problem.work[:, 0])
+        np.maximum.at(longest_B, bins.bin_of_sample, problem.work[:, 0])
         work_BP = (longest_B * size_B)[:, None]
     else:
-        work_BP = np.stack([sums(column, bins.of, len(bins.rank)) for column in problem.work.T], axis=1)
+        work_BP = np.stack(
+            [sum_by_owner(column, bins.bin_of_sample, len(bins.rank)) for column in problem.work.T], axis=1
+        )
     work_BP = work_BP + problem.fixed * (equal | (size_B > 0))[:, None]
-    return work_BP, np.stack([sums(column, bins.rank, problem.ranks) for column in work_BP.T], axis=1)
+    return work_BP, np.stack([sum_by_owner(column, bins.rank, problem.ranks) for column in work_BP.T], axis=1)
 
 
 def _packing(
-    problem: Problem, bins: Bins, sample_N: Sizes, rank_W: Sizes, micro_batches: int | str | None, *, padded: bool
+    problem: PackingProblem,
+    bins: Bins,
+    sample_N: Sizes,
+    rank_W: Sizes,
+    micro_batches: int | str | None,
+    *,
+    padded: bool,
 ) -> Packing:
     """Return the packing; the problem's samples and ranks have these places in the caller's order."""
     equal, waits = micro_batches is not None, micro_batches == "lockstep"
@@ -444,7 +456,7 @@ def _packing(
     rank_B, token_BD = bins.rank, bins.tokens(problem)
     if padded:
         token_BD[:] = 0.0
-        np.maximum.at(token_BD, bins.of, problem.tokens)
+        np.maximum.at(token_BD, bins.bin_of_sample, problem.tokens)
         token_BD *= bins.sizes[:, None]
     if work_WP.shape[1] == 1 and not (waits or problem.fleet.fixed.any() or problem.fleet.floor.any()):
         place_W = np.empty(problem.ranks, dtype=np.int64)  # a faster rank has no less work
@@ -460,8 +472,8 @@ def _packing(
     rounds[rank_B[order], nth_B[order]] = work_BP[order] * problem.fleet.pace[rank_B[order], None]
     longest = float(seconds_WP.max(axis=0).sum())  # of curves with a floor also more than all rounds together
     lockstep = max(float(rounds.max(axis=0).sum() + problem.fleet.fixed.max()), longest)
-    fill_W = sums((token_BD / problem.caps).max(axis=1), rank_B, problem.ranks) / np.maximum(counts_W, 1)
-    bin_N, given_W = bins.of[np.argsort(sample_N)], np.argsort(rank_W)
+    fill_W = sum_by_owner((token_BD / problem.caps).max(axis=1), rank_B, problem.ranks) / np.maximum(counts_W, 1)
+    bin_N, given_W = bins.bin_of_sample[np.argsort(sample_N)], np.argsort(rank_W)
     return Packing(
         rank=rank_W[rank_B[bin_N]],
         micro_batch=nth_B[bin_N],
@@ -477,7 +489,7 @@ def _packing(
     )
 
 
-def fewest_micro_batches(tokens_N: Array, cap: float) -> int:
+def min_micro_batches(tokens_N: Array, cap: float) -> int:
     """Return a number below which no packing under this cap comes.
 
     The largest, over a threshold, of: samples too long to share a micro-batch with one of the threshold or longer, and
@@ -494,58 +506,58 @@ def fewest_micro_batches(tokens_N: Array, cap: float) -> int:
     return max(1, int((len(rising) - half + np.ceil(rest / cap * (1 - 1e-12))).max()))
 
 
-def fewest_of_all(problem: Problem) -> int:
+def min_total_micro_batches(problem: PackingProblem) -> int:
     """Return a number of micro-batches of all ranks below which no packing comes."""
     return max(
-        fewest_micro_batches(tokens_N, cap) if cap < np.inf else 1
+        min_micro_batches(tokens_N, cap) if cap < np.inf else 1
         for tokens_N, cap in zip(problem.tokens.T, problem.caps.tolist(), strict=True)
     )
 
 
-def packing_bound(problem: Problem, count: int | None, *, padded: bool = False) -> float:
-    """Return a time, in seconds, before which no packing ends, with ``count`` micro-batches on each rank if given."""
+def packing_lower_bound(problem: PackingProblem, per_rank: int | None, *, padded: bool = False) -> float:
+    """Return a time, in seconds, before which no packing ends; ``per_rank`` fixes the micro-batches of each rank."""
     lower = int(len(problem) >= problem.ranks)
-    fewest = max(fewest_of_all(problem), lower * problem.ranks)
+    fewest = max(min_total_micro_batches(problem), lower * problem.ranks)
     total = 0.0
     for phase, fixed in enumerate(problem.fixed.tolist()):
         cost_N = np.sort(problem.work[:, phase])[::-1]
         # Each rank that runs has at least one micro-batch, or its count.
-        each = fixed * (count or 1)
+        each = fixed * (per_rank or 1)
         fleet = replace(problem.fleet, fixed=problem.fleet.fixed + each * problem.fleet.pace)
         samples = Samples(cost_N, cost_N, np.inf, lower if len(problem.fixed) == 1 else 0)
-        bound = packed_bound(samples, fleet)
+        bound = packed_lower_bound(samples, fleet)
         work = float(cost_N.cumsum()[-1])
-        if count is None:
-            bound = max(bound, level(problem.fleet, work + fixed * fewest))
+        if per_rank is None:
+            bound = max(bound, divisible_makespan(problem.fleet, work + fixed * fewest))
         elif lower and len(problem.fixed) == 1:
-            bound = max(bound, _cap_bound(problem, work, count))
+            bound = max(bound, _cap_bound(problem, work, per_rank))
         if padded:
             samples = replace(samples, tokens=problem.tokens[:, 0], cap=float(problem.caps[0]))
-            padded_cost = min_padded_cost(samples, fixed, count and count * problem.ranks)
-            bound = max(bound, level(fleet if count else problem.fleet, padded_cost))
+            padded_cost = min_padded_cost(samples, fixed, per_rank and per_rank * problem.ranks)
+            bound = max(bound, divisible_makespan(fleet if per_rank else problem.fleet, padded_cost))
         total += bound
     return total
 
 
-def equal_bounds(problem: Problem) -> list[tuple[float, int]]:
+def equal_bounds(problem: PackingProblem) -> list[tuple[float, int]]:
     """Return equal numbers of micro-batches that may be the best, from the fewest on, each after its bound."""
     bounds: list[tuple[float, int]] = []
-    fewest = -(-fewest_of_all(problem) // problem.ranks)
+    fewest = -(-min_total_micro_batches(problem) // problem.ranks)
     # the bound rises after a few
     for count in range(fewest, fewest + 64):
-        bounds.append((packing_bound(problem, count), count))
+        bounds.append((packing_lower_bound(problem, count), count))
         if len(bounds) > 1 and bounds[-1][0] >= bounds[-2][0] > min(bounds)[0]:
             break
     return bounds
 
 
-def _cap_bound(problem: Problem, work: float, count: int) -> float:
+def _cap_bound(problem: PackingProblem, work: float, per_rank: int) -> float:
     """Return a bound from what the fastest ranks can do at most within their caps: the densest samples they can hold.
 
     What is left of the work must be done by the others.
     """
     fleet, bound = problem.fleet, 0.0
-    start_W = fleet.fixed / fleet.pace + count * float(problem.fixed[0])
+    start_W = fleet.fixed / fleet.pace + per_rank * float(problem.fixed[0])
     speed_W = 1 / fleet.pace
     for tokens_N, cap in zip(problem.tokens.T, problem.caps.tolist(), strict=True):
         if cap == np.inf:
@@ -554,7 +566,7 @@ def _cap_bound(problem: Problem, work: float, count: int) -> float:
             dense = np.argsort(-(problem.work[:, 0] / tokens_N), kind="stable")
         used = np.concatenate([[0.0], tokens_N[dense].cumsum()])
         done = np.concatenate([[0.0], problem.work[dense, 0].cumsum()])
-        work_W = np.interp(np.arange(1, problem.ranks) * (count * cap), used, done)
+        work_W = np.interp(np.arange(1, problem.ranks) * (per_rank * cap), used, done)
         rest = (work - work_W + start_W[::-1].cumsum()[::-1][1:]) / speed_W[::-1].cumsum()[::-1][1:]
         bound = max(bound, float(rest.max(initial=0.0)))
     return bound
@@ -564,53 +576,59 @@ Cut = list[tuple[int, int]]
 """Rank and size of each micro-batch, the longest samples first."""
 
 
-def search_padded(problem: Problem, count: int | None, low: float) -> Bins | None:
-    """Return padded micro-batches that end early, ``count`` for each rank or as many as it needs; None if none fit.
+def search_padded(problem: PackingProblem, per_rank: int | None, lower_bound_seconds: float) -> Bins | None:
+    """Return padded micro-batches that end early, ``per_rank`` for each rank or as many as it needs; None if none fit.
 
-    No packing ends before ``low`` seconds. The sorted samples are cut contiguously: the longest of a micro-batch may as
-    well hold the next longest. For a given end, each cut goes to the rank with most work left until then, which takes
-    as many samples as the cap and that work allow, and no more than where padding says to begin another. Bisection
-    finds the earliest end.
+    No packing ends before ``lower_bound_seconds`` seconds. The sorted samples are cut contiguously: the longest of a
+    micro-batch may as well hold the next longest. For a given end, each cut goes to the rank with most work left until
+    then, which takes as many samples as the cap and that work allow, and no more than where padding says to begin
+    another. Bisection finds the earliest end.
     """
     samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
     # padding is reduced among 90%; the others make ranks end together
-    fixed, groups = float(problem.fixed[0]), None if count is None else int(0.9 * count * problem.ranks)
+    fixed, groups = float(problem.fixed[0]), None if per_rank is None else int(0.9 * per_rank * problem.ranks)
     best, end = None, np.inf
-    for starts in (padded_cut(samples, fixed, groups), np.zeros(1, dtype=np.int64)):
-        cut, found = _earliest(problem, count, low, starts)
+    for starts in (padded_group_starts(samples, fixed, groups), np.zeros(1, dtype=np.int64)):
+        cut, found = _earliest_cut(problem, per_rank, lower_bound_seconds, starts)
         if cut is not None and found < end:
             best, end = cut, found
-    return None if best is None else _as_bins(problem, best, count)
+    return None if best is None else _as_bins(problem, best, per_rank)
 
 
-def padded_count(problem: Problem) -> int:
+def padded_count(problem: PackingProblem) -> int:
     """Return how many micro-batches the fastest rank needs if padding and their fixed cost together are to be least."""
     samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
-    groups, speed_W = len(padded_cut(samples, float(problem.fixed[0]))), 1 / problem.fleet.pace
+    groups, speed_W = len(padded_group_starts(samples, float(problem.fixed[0]))), 1 / problem.fleet.pace
     return int(np.ceil(groups * speed_W[0] / speed_W.cumsum()[-1]))
 
 
-def _earliest(problem: Problem, count: int | None, low: float, starts: Sizes) -> tuple[Cut | None, float]:
+def _earliest_cut(
+    problem: PackingProblem, per_rank: int | None, lower_bound_seconds: float, starts: Sizes
+) -> tuple[Cut | None, float]:
     """Return the cut with the earliest end, and that end; no micro-batch holds samples before and after a start."""
     next_N = np.append(starts, len(problem))[np.searchsorted(starts, np.arange(len(problem)), side="right")].tolist()
-    if _cut_ending_by(problem, count, np.inf, next_N) is None:  # it is not time that is short
+    if _cut_ending_by(problem, per_rank, np.inf, next_N) is None:  # it is not time that is short
         return None, np.inf
-    high = low * 1.001
-    while (found := _cut_ending_by(problem, count, high, next_N)) is None:
-        low, high = high, high * 1.5
-    _, high, found = bisect(lambda seconds: _cut_ending_by(problem, count, seconds, next_N), low, high, found)
+    high = lower_bound_seconds * 1.001
+    while (found := _cut_ending_by(problem, per_rank, high, next_N)) is None:
+        lower_bound_seconds, high = high, high * 1.5
+    _, high, found = bisect_end(
+        lambda seconds: _cut_ending_by(problem, per_rank, seconds, next_N), lower_bound_seconds, high, found
+    )
     return found, high
 
 
-def _cut_ending_by(problem: Problem, count: int | None, end_seconds: float, next_N: list[int]) -> Cut | None:
+def _cut_ending_by(problem: PackingProblem, per_rank: int | None, end_seconds: float, next_N: list[int]) -> Cut | None:
     """Return the rank and size of each micro-batch, the longest samples first; None if ranks do not end in time."""
     cost, tokens, cap = problem.work[:, 0].tolist(), problem.tokens[:, 0].tolist(), float(problem.caps[0])
     fixed, fleet = float(problem.fixed[0]), problem.fleet
-    left_W = np.where(end_seconds >= fleet.floor, (end_seconds - fleet.fixed) / fleet.pace, 0.0) - fixed * (count or 0)
+    left_W = np.where(end_seconds >= fleet.floor, (end_seconds - fleet.fixed) / fleet.pace, 0.0) - fixed * (
+        per_rank or 0
+    )
     heap = [(-left, rank) for rank, left in enumerate(left_W.tolist())]
     heapq.heapify(heap)
-    each = 0.0 if count else fixed
-    slots = [count or len(cost)] * problem.ranks
+    each = 0.0 if per_rank else fixed
+    slots = [per_rank or len(cost)] * problem.ranks
     cut, first = [], 0
     while first < len(cost):
         if not heap:
@@ -627,15 +645,15 @@ def _cut_ending_by(problem: Problem, count: int | None, end_seconds: float, next
     return cut
 
 
-def _as_bins(problem: Problem, cut: Cut, count: int | None) -> Bins:
-    """Return these micro-batches; the largest of a rank are halved until it has ``count``."""
+def _as_bins(problem: PackingProblem, cut: Cut, per_rank: int | None) -> Bins:
+    """Return these micro-batches; the largest of a rank are halved until it has ``per_rank``."""
     groups: list[list[range]] = [[] for _ in range(problem.ranks)]
     first = 0
     for rank, size in cut:
         groups[rank].append(range(first, first + size))
         first += size
     for rank_groups in groups:
-        while len(rank_groups) < (count or 1):
+        while len(rank_groups) < (per_rank or 1):
             largest = max(rank_groups, key=len, default=range(0))
             half = -(-len(largest) // 2)
             if rank_groups:
@@ -645,5 +663,5 @@ def _as_bins(problem: Problem, cut: Cut, count: int | None) -> Bins:
     for place, group in enumerate(group for rank_groups in groups for group in rank_groups):
         of_N[group] = place
     bins = Bins(np.repeat(np.arange(problem.ranks), [len(rank_groups) for rank_groups in groups]), of_N)
-    fill_empty(problem, bins, count)
+    fill_empty(problem, bins, per_rank)
     return bins

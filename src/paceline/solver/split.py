@@ -15,7 +15,7 @@ from paceline._arrays import Array, Mask, Sizes
 from paceline._curves import Curves, LinearCurves, batch_seconds
 
 
-class Status(Enum):
+class SplitStatus(Enum):
     """Reason for the time that the iteration takes, in a sentence with what to do."""
 
     BALANCED = "Balanced: the workers end together, up to one batch multiple."
@@ -58,13 +58,13 @@ class Split:
     sizes: Sizes
     seconds: Array
     makespan: float
-    status: Status
+    status: SplitStatus
 
     @property
     def weights(self) -> Array:
         """Share of each worker in the global batch, ``[W]``: its weight in the mean gradient."""
-        share: Array = self.sizes / self.sizes.sum()
-        return share
+        solve_split: Array = self.sizes / self.sizes.sum()
+        return solve_split
 
 
 def split(
@@ -123,14 +123,16 @@ def split(
     >>> split([100, 200, 300], 512, upper=[512, 512, 128], batch_multiple=8).sizes
     array([128, 256, 128])
     """
-    fleet = cast("BatchTimeCurves", curves) if hasattr(curves, "slope") else Curves.from_speed(_speeds(curves))
-    multiples, step = _multiples(global_batch, batch_multiple)
+    fleet = (
+        cast("BatchTimeCurves", curves) if hasattr(curves, "slope") else Curves.from_speed(_validated_speeds(curves))
+    )
+    multiples, step = _validated_multiples(global_batch, batch_multiple)
     # A flat curve has an infinite rate. Where that leads to 0 * inf, the computed times decide, so no warning is due.
     with np.errstate(all="ignore"):
-        load = _load(fleet, multiples, step, lower, upper, comm)
-        sizes = share(load, multiples)
-        seconds = np.where(sizes > 0, load.seconds(sizes), 0.0)
-        status = _status(load, sizes)
+        problem = _validated_problem(fleet, multiples, step, lower, upper, comm)
+        sizes = solve_split(problem, multiples)
+        seconds = np.where(sizes > 0, problem.seconds(sizes), 0.0)
+        status = _status(problem, sizes)
     return Split((sizes * step).astype(np.int64), seconds, float(seconds.max()), status)
 
 
@@ -147,10 +149,10 @@ def evaluate(curves: Curves, sizes: ArrayLike) -> Split:
     >>> evaluate(Curves.from_speed(np.array([100.0, 200.0])), [60, 60]).makespan
     0.6
     """
-    _column("sizes", sizes, len(curves.slope))
+    _validated_column("sizes", sizes, len(curves.slope))
     sizes_W = np.asarray(sizes) if np.ndim(sizes) else np.full(len(curves.slope), sizes)
     seconds = curves.busy_seconds(sizes_W)
-    return Split(sizes_W, seconds, float(seconds.max()), Status.PRESET)
+    return Split(sizes_W, seconds, float(seconds.max()), SplitStatus.PRESET)
 
 
 def caution(spread: Array, risk: float = 1.0) -> Array:
@@ -195,31 +197,31 @@ def log_caution(spread: Array) -> Array:
     return np.asarray(expected_maximum * (sigma - sigma.min()))
 
 
-def _status(load: Load, sizes: Array) -> Status:
-    seconds, with_one_more = np.where(sizes > 0, load.seconds(sizes), 0.0), load.seconds(sizes + 1)
+def _status(problem: SplitProblem, sizes: Array) -> SplitStatus:
+    seconds, with_one_more = np.where(sizes > 0, problem.seconds(sizes), 0.0), problem.seconds(sizes + 1)
     makespan = seconds.max()
     if with_one_more.min() > makespan and sizes.min() > 0:
-        return Status.BALANCED
+        return SplitStatus.BALANCED
     # Several conditions may hold at once. The first one in this order names the status.
-    last, room = seconds == makespan, sizes < load.upper
+    last, room = seconds == makespan, sizes < problem.upper
     sooner = with_one_more < makespan
     if sooner.any():
-        if (sizes == load.lower)[last].all() and (sooner & room).any():
-            return Status.HELD_BY_LOWER
+        if (sizes == problem.lower)[last].all() and (sooner & room).any():
+            return SplitStatus.HELD_BY_LOWER
         if (sooner & ~room).any():
-            return Status.HELD_BY_UPPER
+            return SplitStatus.HELD_BY_UPPER
     if ((sizes == 0) & room).any():
-        return Status.IDLE
-    level = last & (sizes > np.maximum(load.lower, 1)) & (load.seconds(sizes - 1) >= makespan)
+        return SplitStatus.IDLE
+    level = last & (sizes > np.maximum(problem.lower, 1)) & (problem.seconds(sizes - 1) >= makespan)
     if level.any() or (last & room & (with_one_more <= makespan)).any():
-        return Status.FLAT
-    return Status.BALANCED
+        return SplitStatus.FLAT
+    return SplitStatus.BALANCED
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _speeds(speeds: ArrayLike) -> Array:
+def _validated_speeds(speeds: ArrayLike) -> Array:
     """Return speeds that are given in place of curves; refuse what cannot be one."""
     try:
         speed_W = np.asarray(speeds, dtype=np.float64)
@@ -233,35 +235,43 @@ def _speeds(speeds: ArrayLike) -> Array:
     return speed_W
 
 
-def _load(
+def _validated_problem(
     curves: BatchTimeCurves,
-    multiples: int,
+    total_multiples: int,
     batch_multiple: int,
     lower: ArrayLike,
     upper: ArrayLike | None,
     comm: ArrayLike,
-) -> Load:
+) -> SplitProblem:
     """Return the curves with bounds in multiples, rounded inward."""
     count = len(curves.slope) if np.ndim(curves.slope) else 0
     if not count:
         raise ValueError("curves must hold at least one worker, got none: check curves.slope")
-    floor = _column("curves.floor", curves.floor, count)
-    slope = _column("curves.slope", curves.slope, count)
-    intercept = _column("curves.intercept", curves.intercept, count, minimum=-np.inf)
-    limit = _column("curves.limit", curves.limit, count, must_be_finite=False)
-    high = limit if upper is None else np.minimum(limit, _column("upper", upper, count, must_be_finite=False))
-    low, high = np.ceil(_column("lower", lower, count) / batch_multiple), np.floor(high / batch_multiple)
-    _require_feasible(low, high, multiples, batch_multiple)
+    floor = _validated_column("curves.floor", curves.floor, count)
+    slope = _validated_column("curves.slope", curves.slope, count)
+    intercept = _validated_column("curves.intercept", curves.intercept, count, minimum=-np.inf)
+    limit = _validated_column("curves.limit", curves.limit, count, must_be_finite=False)
+    high = limit if upper is None else np.minimum(limit, _validated_column("upper", upper, count, must_be_finite=False))
+    low, high = np.ceil(_validated_column("lower", lower, count) / batch_multiple), np.floor(high / batch_multiple)
+    _require_feasible(low, high, total_multiples, batch_multiple)
     # float64 cannot represent every whole number above
-    if multiples * count > 2**53:
+    if total_multiples * count > 2**53:
         raise ValueError(
             f"global_batch must be at most 2**53 / {count} batch multiples for {count} workers, so that sums "
-            f"in float64 stay exact, got {multiples}"
+            f"in float64 stay exact, got {total_multiples}"
         )
-    return Load(floor, slope, intercept, _column("comm", comm, count), low, np.minimum(high, multiples), batch_multiple)
+    return SplitProblem(
+        floor,
+        slope,
+        intercept,
+        _validated_column("comm", comm, count),
+        low,
+        np.minimum(high, total_multiples),
+        batch_multiple,
+    )
 
 
-def _multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
+def _validated_multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
     """Return the global batch in multiples, and the batch multiple; an error names the nearest valid batches."""
     size, step = require_integer("global_batch", global_batch), require_integer("batch_multiple", batch_multiple)
     if size > 2**53:
@@ -286,7 +296,9 @@ def require_integer(name: str, value: int) -> int:
     return number
 
 
-def _column(name: str, values: ArrayLike, count: int, *, minimum: float = 0.0, must_be_finite: bool = True) -> Array:
+def _validated_column(
+    name: str, values: ArrayLike, count: int, *, minimum: float = 0.0, must_be_finite: bool = True
+) -> Array:
     """Return one number for each worker, not below ``minimum``."""
     column = np.asarray(values, dtype=np.float64)
     if column.ndim == 0 and not name.startswith("curves"):
@@ -303,9 +315,9 @@ def _column(name: str, values: ArrayLike, count: int, *, minimum: float = 0.0, m
     return column
 
 
-def _require_feasible(low: Array, high: Array, multiples: int, batch_multiple: int) -> None:
+def _require_feasible(low: Array, high: Array, total_multiples: int, batch_multiple: int) -> None:
     rounded = "" if batch_multiple == 1 else f", rounded inward to multiples of {batch_multiple},"
-    total, minimum, maximum = multiples * batch_multiple, low.sum() * batch_multiple, high.sum() * batch_multiple
+    total, minimum, maximum = total_multiples * batch_multiple, low.sum() * batch_multiple, high.sum() * batch_multiple
     if minimum > total:
         raise ValueError(
             f"the lower bounds{rounded} sum to {minimum:.0f}, more than the global_batch {total}: lower them"
@@ -340,12 +352,12 @@ class BatchTimeCurves(LinearCurves, Protocol):
 # sorted rows. With R multiples above the lower bounds, the deadline is the R-th smallest number of all rows together:
 # count the multiples that end by a pivot, keep the side that holds the R-th, and rank the few that are left. Newton
 # steps choose the pivots, because curves are nearly straight: three to six turns are usual. Times are computed in one
-# place, `Load.seconds`, and every decision compares exactly those numbers: the shortest makespan is the shortest in
-# float64, not up to a tolerance.
+# place, `SplitProblem.seconds`, and every decision compares exactly those numbers: the shortest makespan is the
+# shortest in float64, not up to a tolerance.
 
 
 @dataclass(frozen=True, eq=False)
-class Load:
+class SplitProblem:
     """Curves of a fleet in which each worker gets ``lower`` to ``upper`` multiples of the batch, ``[W]``.
 
     Counts of multiples are whole numbers stored as float64, which is exact below 2**53.
@@ -363,13 +375,13 @@ class Load:
         """Return the seconds that workers take for these multiples, at least one each, with communication, ``[W]``."""
         return batch_seconds(self, multiples * self.batch_multiple) + self.comm
 
-    def only(self, worker_indices: NDArray[np.intp]) -> Load:
+    def select(self, worker_indices: NDArray[np.intp]) -> SplitProblem:
         """Return the load of only these workers."""
         columns = ("floor", "slope", "intercept", "comm", "lower", "upper")
         return replace(self, **{name: getattr(self, name)[worker_indices] for name in columns})
 
     @cached_property
-    def rate(self) -> Array:
+    def multiples_per_second(self) -> Array:
         """Multiples per second on the line, ``[W]``; 0 where the line is level, as more time changes nothing there."""
         rate = 1.0 / (self.slope * self.batch_multiple)
         return np.where(rate < np.inf, rate, 0.0)
@@ -382,65 +394,70 @@ class Load:
         started = self.seconds(self.lower + 1) <= deadline
         rounding = 16 * float(np.finfo(np.float64).eps)  # the largest relative error of a curve's inverse
         start = self.intercept + self.comm
-        offset, margin = start * self.rate, (np.abs(start) + self.comm) * (rounding * self.rate)
-        done = np.floor(deadline * (self.rate * (1 - rounding)) - (offset + margin))
-        bound = deadline * (self.rate * (1 + rounding)) - (offset - margin - 1)
+        offset, margin = (
+            start * self.multiples_per_second,
+            (np.abs(start) + self.comm) * (rounding * self.multiples_per_second),
+        )
+        done = np.floor(deadline * (self.multiples_per_second * (1 - rounding)) - (offset + margin))
+        bound = deadline * (self.multiples_per_second * (1 + rounding)) - (offset - margin - 1)
         done = np.clip(done, self.lower, self.upper)
-        bound = np.floor(np.minimum(np.where(self.rate > 0, bound, np.inf), self.upper + 1))
+        bound = np.floor(np.minimum(np.where(self.multiples_per_second > 0, bound, np.inf), self.upper + 1))
         done = np.where(started, done, self.lower)
         rows = ((bound - done > 1) & started).nonzero()[0]
         if len(rows):
-            done[rows] = self.only(rows)._bisect(done[rows], bound[rows], deadline)
+            done[rows] = self.select(rows)._bisect(done[rows], bound[rows], deadline)
         return done
 
-    def _bisect(self, done: Array, bound: Array, deadline: float) -> Array:
+    def _bisect(self, done_W: Array, late_W: Array, deadline: float) -> Array:
         """Bisect between a count that is done in time and one that is late."""
-        done = np.where(self.seconds(self.upper) <= deadline, self.upper, done)
-        while (bound - done > 1).any():
-            middle = np.floor((done + bound) / 2)
+        done_W = np.where(self.seconds(self.upper) <= deadline, self.upper, done_W)
+        while (late_W - done_W > 1).any():
+            middle = np.floor((done_W + late_W) / 2)
             in_time = self.seconds(middle) <= deadline
-            done, bound = np.where(in_time, middle, done), np.where(in_time, bound, middle)
-        return done
+            done_W, late_W = np.where(in_time, middle, done_W), np.where(in_time, late_W, middle)
+        return done_W
 
 
-def share(load: Load, multiples: int) -> Array:
-    """Return the multiples of each worker, ``[W]``: they sum to ``multiples`` and end as early as possible.
+def solve_split(problem: SplitProblem, total_multiples: int) -> Array:
+    """Return the multiples of each worker, ``[W]``: they sum to ``total_multiples`` and end as early as possible.
 
-    The fleet can often end more than ``multiples`` by the earliest deadline, because times tie or curves are flat. If
-    that is enough, one batch multiple is taken back from each of those that would end last. If not, every worker gets
-    the same share of what it could do of the batch by the deadline.
+    The fleet can often end more than ``total_multiples`` by the earliest deadline, because times tie or curves are
+    flat. If that is enough, one batch multiple is taken back from each of those that would end last. If not, every
+    worker gets the same share of what it could do of the batch by the deadline.
     """
-    if load.lower.sum() == multiples:
-        return load.lower
-    deadline, multiples_W = earliest(load, multiples)
-    excess = int(multiples_W.sum()) - multiples
+    if problem.lower.sum() == total_multiples:
+        return problem.lower
+    deadline, multiples_W = earliest_deadline(problem, total_multiples)
+    excess = int(multiples_W.sum()) - total_multiples
     if not excess:
         return multiples_W
-    last_W = multiples_W > load.lower
+    last_W = multiples_W > problem.lower
     if excess >= np.count_nonzero(last_W):
-        multiples_W, last_W = _evenly_used(load, multiples_W, deadline, multiples)
-        excess = int(multiples_W.sum()) - multiples
-    return _less_one(load, multiples_W, last_W, excess) if excess else multiples_W
+        multiples_W, last_W = _evenly_used(problem, multiples_W, deadline, total_multiples)
+        excess = int(multiples_W.sum()) - total_multiples
+    return _remove_excess(problem, multiples_W, last_W, excess) if excess else multiples_W
 
 
-def _evenly_used(load: Load, multiples_W: Array, deadline: float, multiples: int) -> tuple[Array, Mask]:
+def _evenly_used(
+    problem: SplitProblem, multiples_W: Array, deadline: float, total_multiples: int
+) -> tuple[Array, Mask]:
     """Return the multiples at the lowest use that is enough, and which workers reach it with their last one.
 
     A worker's use is its multiples divided by what its curve alone, without the upper bound, would allow by the
     deadline.
     """
-    able = replace(load, upper=np.full(len(multiples_W), float(multiples))).multiples_within(deadline)
+    able = replace(problem, upper=np.full(len(multiples_W), float(total_multiples))).multiples_within(deadline)
     zero = np.zeros(len(multiples_W))
     # The same selection solves both problems: "use" takes the place of time, and each worker's curve is a line.
-    use = Load(zero, 1.0 / np.maximum(able, 1), zero, zero, load.lower, multiples_W)
-    level, even = earliest(use, multiples)
-    return even, (even > load.lower) & (use.seconds(even) == level)
+    use = SplitProblem(zero, 1.0 / np.maximum(able, 1), zero, zero, problem.lower, multiples_W)
+    level, even = earliest_deadline(use, total_multiples)
+    return even, (even > problem.lower) & (use.seconds(even) == level)
 
 
-def _less_one(load: Load, multiples_W: Array, last_W: Mask, excess: int) -> Array:
+def _remove_excess(problem: SplitProblem, multiples_W: Array, last_W: Mask, excess: int) -> Array:
     """Take one batch multiple from the ``excess`` workers that end last among these; ties go to the slower curve."""
     rows = np.flatnonzero(last_W)
-    part = load.only(rows)
+    part = problem.select(rows)
     # The worker's place comes last among the keys, so that workers of equal curves are ordered the same way each time.
     keys = (rows, part.slope, part.intercept, part.floor, part.comm, part.seconds(multiples_W[rows]))
     less = multiples_W.copy()
@@ -448,28 +465,30 @@ def _less_one(load: Load, multiples_W: Array, last_W: Mask, excess: int) -> Arra
     return less
 
 
-def earliest(load: Load, multiples: int) -> tuple[float, Array]:
-    """Return the smallest float64 by which the fleet ends ``multiples``, and the most each worker ends by it, ``[W]``.
+def earliest_deadline(problem: SplitProblem, total_multiples: int) -> tuple[float, Array]:
+    """Return the smallest float64 by which the fleet ends ``total_multiples``, and the most of each worker, ``[W]``.
 
-    ``multiples`` must be above the sum of the lower bounds and at most the sum of the upper bounds. The multiples that
-    a lower bound forces on a worker do not count, however late they end: only the remaining work leaves a choice.
+    ``total_multiples`` must be above the sum of the lower bounds and at most the sum of the upper bounds. The multiples
+    that a lower bound forces on a worker do not count, however late they end: only the remaining work leaves a choice.
     """
-    done, bound = load.lower, load.upper
+    done, bound = problem.lower, problem.upper
     # Bisecting the bit patterns halves the number of float64 that are left, so the search ends at one exact number.
     # A bisection of the seconds themselves would need a tolerance.
-    early, end = -1, _to_bits(float(load.seconds(bound).max()))
+    early, end = -1, _to_bits(float(problem.seconds(bound).max()))
     # The first pivot takes all curves for lines without bounds, and half a multiple for each worker for rounding.
-    started = np.dot(load.intercept + load.comm, load.rate)
-    pivot = float((multiples + len(load.rate) / 2 + started) / load.rate.sum())
+    started = np.dot(problem.intercept + problem.comm, problem.multiples_per_second)
+    pivot = float(
+        (total_multiples + len(problem.multiples_per_second) / 2 + started) / problem.multiples_per_second.sum()
+    )
     turn = 0
     while end - early > 1 and (bound - done).sum() > len(done) + 256:  # fewer end times than that are ranked directly
         # Newton steps stall where curves are flat or bounds cut them off: then in every turn, or in every second.
-        enclosed = early >= 0 and bound is not load.upper
+        enclosed = early >= 0 and bound is not problem.upper
         halve = turn >= 3 and (enclosed or turn % 2 == 0)
         if halve or not (pivot > 0 and early < _to_bits(pivot) < end):
             pivot = _from_bits((early + end) // 2)
-        within = load.multiples_within(pivot)
-        missing = float(multiples - within.sum())
+        within = problem.multiples_within(pivot)
+        missing = float(total_multiples - within.sum())
         if missing > 0:
             early, done = _to_bits(pivot), within
         else:
@@ -477,22 +496,22 @@ def earliest(load: Load, multiples: int) -> tuple[float, Array]:
             # At most `-missing` of each worker's last times are later than the deadline, and one more may equal it.
             done = np.maximum(done, bound - (1 - missing))
         # Only workers between their bounds gain multiples when the deadline moves. A little more, to enclose it.
-        moving = (within > load.lower) & (within < load.upper)
+        moving = (within > problem.lower) & (within < problem.upper)
         margin = float(np.count_nonzero(moving)) ** 0.5 + 1
-        pivot += float((missing + (margin if missing > 0 else -margin)) / np.dot(load.rate, moving))
+        pivot += float((missing + (margin if missing > 0 else -margin)) / np.dot(problem.multiples_per_second, moving))
         turn += 1
-    return (_from_bits(end), bound) if end - early == 1 else _rank_times(load, done, bound, multiples)
+    return (_from_bits(end), bound) if end - early == 1 else _rank_times(problem, done, bound, total_multiples)
 
 
-def _rank_times(load: Load, done: Array, bound: Array, multiples: int) -> tuple[float, Array]:
-    """Return the deadline and the multiples ended by it, by ranking all times above ``done`` up to ``bound``."""
-    count = (bound - done).astype(np.intp)
-    rows = np.arange(len(done)).repeat(count)
+def _rank_times(problem: SplitProblem, done_W: Array, late_W: Array, total_multiples: int) -> tuple[float, Array]:
+    """Return the deadline and the multiples ended by it, by ranking all times above ``done_W`` up to ``late_W``."""
+    count = (late_W - done_W).astype(np.intp)
+    rows = np.arange(len(done_W)).repeat(count)
     place = np.arange(len(rows)) - (count.cumsum() - count).repeat(count)
-    seconds = load.only(rows).seconds(done[rows] + 1 + place)
-    rank = int(multiples - done.sum()) - 1
+    seconds = problem.select(rows).seconds(done_W[rows] + 1 + place)
+    rank = int(total_multiples - done_W.sum()) - 1
     deadline = float(np.partition(seconds, rank)[rank])
-    return deadline, done + np.bincount(rows[seconds <= deadline], minlength=len(done))
+    return deadline, done_W + np.bincount(rows[seconds <= deadline], minlength=len(done_W))
 
 
 def _to_bits(seconds: float) -> int:

@@ -53,7 +53,7 @@ class CostAssigner(SliceAssigner):
 
     def rank_samples(self, place: int) -> Samples:
         """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
-        return self._batch_samples(place)[self._assignment(place).of(self.rank)]
+        return self._batch_samples(place)[self._assignment(place).samples_of(self.rank)]
 
     def features(self, samples: Samples) -> tuple[float, ...]:
         """Return the features of the work of samples of this rank."""
@@ -146,7 +146,7 @@ class Packed:
     micro_batches: list[list[Sizes]]
     """Samples of each micro-batch of each rank."""
 
-    def of(self, rank: int) -> Sizes:
+    def samples_of(self, rank: int) -> Sizes:
         """Return the samples of a rank, one micro-batch after the other."""
         return np.concatenate(self.micro_batches[rank])
 
@@ -189,7 +189,7 @@ def _with_samples_for_all(packing: Packing) -> Packed:
     A rank without a backward pass would leave the others waiting for its gradients.
     """
     ranks = len(packing.counts)
-    parts = [packing.of(rank) for rank in range(ranks)]
+    parts = [packing.samples_of(rank) for rank in range(ranks)]
     owner_N, counts_W = packing.rank.copy(), np.bincount(packing.rank, minlength=ranks)
     for rank in np.flatnonzero(counts_W == 0).tolist():
         giver = int(counts_W.argmax())

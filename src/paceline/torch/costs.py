@@ -190,7 +190,7 @@ class Costs:
             cap=self.cap,
             lower=min(minimum, len(samples.tokens) // len(shares_W)),
             padded=self.padded,
-            steady=0.05,
+            order_tolerance=0.05,
         )
 
     def pack_samples(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, *, lockstep: bool) -> Packing:

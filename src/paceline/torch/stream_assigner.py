@@ -135,7 +135,7 @@ class StreamAssigner(Assigner):
         scaled = SampleCosts(known.features / self._scale, known.tokens)
         assert self.coefficients is not None
         found = costs.assign_samples(scaled, shares_W, self.coefficients, self.min_samples)
-        rank_batch = RankBatch(found.counts, costs.work(scaled[found.of(self.rank)]))
+        rank_batch = RankBatch(found.counts, costs.work(scaled[found.samples_of(self.rank)]))
         return known.features, rank_batch, found.owner
 
 
