@@ -15,7 +15,7 @@ from paceline.audit import Audit
 from paceline.audit.inside.balanced import watch_balanced
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import StepRecorder
-from paceline.audit.run import AuditRun, load
+from paceline.audit.run import AuditRun, load_pickle
 
 
 class Ended(BaseException):
@@ -77,7 +77,7 @@ class Together:
         # Models first: the garbage collector would wait with the interpreter's lock for gloo's threads, which need it.
         gc.collect()
         dist.destroy_process_group()
-        records = [load(path) for path in sorted(folder.glob("*.record"))]
+        records = [load_pickle(path) for path in sorted(folder.glob("*.record"))]
         return AuditRun(records, str(folder), error)
 
 

@@ -82,8 +82,8 @@ class Made:
         numbers = np.arange(step * self.balanced, (step + 1) * self.balanced) % 64
         if told and told.seed:
             numbers = np.random.default_rng([told.seed, step]).permutation(numbers)
-        if told and step < len(told.numbers):
-            numbers = np.array(told.numbers[step])
+        if told and step < len(told.step_samples):
+            numbers = np.array(told.step_samples[step])
         uneven = np.arange(1, ranks + 1) + step % 2 if told and told.uneven_sizes else np.ones(ranks)
         ends = np.rint(np.cumsum(uneven) / uneven.sum() * self.balanced).astype(int)
         return [[part.tolist() for part in np.split(numbers, ends[:-1])]]

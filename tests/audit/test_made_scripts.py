@@ -151,7 +151,7 @@ def on_rank_one(of_step, start=None):
 
     def change(run, plan, alone, found):
         for record in found.records[1:]:
-            record.start = start(record.start) if start else record.start
+            record.initial_parameters = start(record.initial_parameters) if start else record.initial_parameters
             for step in record.steps:
                 of_step(step)
         return found

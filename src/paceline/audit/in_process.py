@@ -13,11 +13,11 @@ from paceline.audit.inside.patches import no_dropout
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
 from paceline.audit.inside.samples import convert_tensors, part_sizes, rows_of, serialize
 from paceline.audit.inside.step_recorder import ParameterNames, fold_values
-from paceline.audit.run import Arrays, AuditPlan, AuditRun, RankRecord, Ref, Sample, StepRecord
+from paceline.audit.run import Arrays, AuditPlan, AuditRun, RankRecord, Sample, SampleRef, StepRecord
 from paceline.audit.verdict import Audit
 from paceline.audit.verdict_types import AuditVerdict
 
-ROWS = "rows of the batches"
+ROWS_STREAM = "rows of the batches"
 
 
 def audit(
@@ -72,17 +72,17 @@ def audit(
         )
     known = torch.nn.Module() if model is None else model
     run = SimulatedRanks(step, batch_list, ranks, [size // ranks for size in sizes], known)
-    return Audit(run, steps=len(batch_list), script=False).verdict()
+    return Audit(run, steps=len(batch_list), is_script=False).verdict()
 
 
 @dataclass
 class SimulatedRanks:
     """Computes the steps of all ranks in this process; a model that is not known is one without parameters."""
 
-    step: Callable[[Any], torch.Tensor]
+    compute_loss: Callable[[Any], torch.Tensor]
     batches: list[Any]
-    ranks: int
-    shares: list[int]  # samples of each batch that a rank gets
+    num_ranks: int
+    samples_per_rank: list[int]  # samples of each batch that a rank gets
     model: torch.nn.Module
 
     def __post_init__(self) -> None:
@@ -95,19 +95,19 @@ class SimulatedRanks:
 
     def __call__(self, plan: AuditPlan, one_process: bool) -> AuditRun:
         """Compute every step of a plan; a run of one process has all its samples on one rank already."""
-        placed = (plan.arrangement or {}).get(ROWS) or [
-            [[(rank, number, place) for place in range(share)] for rank in range(self.ranks)]
-            for number, share in enumerate(self.shares)
+        placed = (plan.arrangement or {}).get(ROWS_STREAM) or [
+            [[(rank, number, place) for place in range(share)] for rank in range(self.num_ranks)]
+            for number, share in enumerate(self.samples_per_rank)
         ]
-        records = [RankRecord(rank, len(placed[0]), streams={ROWS: []}) for rank in range(len(placed[0]))]
+        records = [RankRecord(rank, len(placed[0]), streams={ROWS_STREAM: []}) for rank in range(len(placed[0]))]
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         try:
             with no_dropout():
                 for number, parts in enumerate(placed[: plan.steps]):
                     gradients, draws = self.average_gradients(number, parts)
                     for record, refs in zip(records, parts, strict=True):
-                        record.streams[ROWS].append([self.sample_at(ref) for ref in refs])
-                        record.steps.append(StepRecord({ROWS: number + 1}, gradients, {}, {"draws": draws}))
+                        record.streams[ROWS_STREAM].append([self.sample_at(ref) for ref in refs])
+                        record.steps.append(StepRecord({ROWS_STREAM: number + 1}, gradients, {}, {"draws": draws}))
         finally:  # every run starts from the same buffers
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
@@ -116,36 +116,36 @@ class SimulatedRanks:
             record.facts = {"dtypes": sorted(dtypes), "mixing": self.parameter_names.mixing_layers()}
         return AuditRun(records)
 
-    def row(self, ref: Ref) -> int:
+    def row_index(self, sample_ref: SampleRef) -> int:
         """Return a sample's row of its global batch, of which each rank has one part after the other."""
-        rank, number, place = ref
-        return rank * self.shares[number] + place
+        rank, number, place = sample_ref
+        return rank * self.samples_per_rank[number] + place
 
-    def sample_at(self, ref: Ref) -> Sample:
+    def sample_at(self, sample_ref: SampleRef) -> Sample:
         """Return a sample by its row, with the sizes of its parts."""
-        item = convert_tensors(self.batches[ref[1]], lambda tensor: tensor[self.row(ref)])
-        return Sample(self.row(ref), part_sizes(serialize(to_plain(item))))
+        item = convert_tensors(self.batches[sample_ref[1]], lambda tensor: tensor[self.row_index(sample_ref)])
+        return Sample(self.row_index(sample_ref), part_sizes(serialize(to_builtin_containers(item))))
 
-    def average_gradients(self, number: int, rank_refs: list[list[Ref]]) -> tuple[Arrays, bool]:
+    def average_gradients(self, step_index: int, sample_refs_by_rank: list[list[SampleRef]]) -> tuple[Arrays, bool]:
         """Return the mean of the ranks' gradients in a step, and whether random numbers were drawn."""
         total: Arrays = {}
         draws = False
-        for rank, refs in enumerate(rank_refs):
-            with Seeded(f"{number} {rank}"):
+        for rank, refs in enumerate(sample_refs_by_rank):
+            with Seeded(f"{step_index} {rank}"):
                 before = random_state()
                 gradients = self.gradients(refs)
                 draws = draws or used_since(before)
             for name, array in gradients.items():
                 with np.errstate(invalid="ignore"):  # a loss of 0 / 0 is a verdict, not a warning
-                    total[name] = total.get(name, 0.0) + array.astype(np.float64) / len(rank_refs)
+                    total[name] = total.get(name, 0.0) + array.astype(np.float64) / len(sample_refs_by_rank)
         return total, draws
 
-    def gradients(self, refs: list[Ref]) -> Arrays:
+    def gradients(self, sample_refs: list[SampleRef]) -> Arrays:
         """Return the gradients of one rank, whose samples are all of one global batch."""
-        rows = [self.row(ref) for ref in refs]
+        rows = [self.row_index(ref) for ref in sample_refs]
         with torch.enable_grad():
-            loss = self.step(convert_tensors(self.batches[refs[0][1]], lambda tensor: tensor[rows]))
-            for leaf in leaves_of(loss) if self.find_parameters else ():
+            loss = self.compute_loss(convert_tensors(self.batches[sample_refs[0][1]], lambda tensor: tensor[rows]))
+            for leaf in leaf_parameters(loss) if self.find_parameters else ():
                 if not any(leaf is known for known in self.parameters.values()):
                     self.parameters[f"parameter {len(self.parameters)} {tuple(leaf.shape)}"] = leaf
             parameters = list(self.parameters.values())
@@ -158,14 +158,14 @@ class SimulatedRanks:
         }
 
 
-def to_plain(item: Any) -> Any:
+def to_builtin_containers(sample: Any) -> Any:
     """Return a sample as plain tuples and dictionaries, whatever classes held it."""
-    if isinstance(item, Mapping):
-        return {str(name): to_plain(part) for name, part in item.items()}
-    return tuple(to_plain(part) for part in item) if isinstance(item, list | tuple) else item
+    if isinstance(sample, Mapping):
+        return {str(name): to_builtin_containers(part) for name, part in sample.items()}
+    return tuple(to_builtin_containers(part) for part in sample) if isinstance(sample, list | tuple) else sample
 
 
-def leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:
+def leaf_parameters(loss: torch.Tensor) -> list[torch.Tensor]:
     """Return the parameters that a loss depends on, in an order that its computation fixes."""
     seen: dict[Any, None] = {}
     waiting: list[Any] = [loss.grad_fn]

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline._runtime import environment_with_hooks
-from paceline.audit.run import AuditPlan, AuditRun, load
+from paceline.audit.run import AuditPlan, AuditRun, load_pickle
 
-PROCESSES = re.compile(r"(--(?:nproc[-_]per[-_]node|num[-_](?:processes|gpus)|(?:trainer\.)?devices))(=.*)?")
+PROCESS_COUNT_OPTION = re.compile(r"(--(?:nproc[-_]per[-_]node|num[-_](?:processes|gpus)|(?:trainer\.)?devices))(=.*)?")
 """Options that set the number of processes: of torchrun, Accelerate, DeepSpeed, Fabric, and Lightning's own command."""
 
-UNKNOWN_PROCESSES = (
+UNKNOWN_PROCESS_COUNT = (
     "the command does not say how many processes it starts; write their number in it: torchrun --nproc-per-node 2, "
     "accelerate launch --num_processes 2, fabric run --devices 2, or --trainer.devices 2 of a LightningCLI"
 )
@@ -50,14 +50,14 @@ class Launcher:
         """Run the command by a plan, as one process if that is asked for."""
         command = one_process_command(self.command) if one_process else self.command
         if command is None:
-            return AuditRun([], error=UNKNOWN_PROCESSES)
+            return AuditRun([], error=UNKNOWN_PROCESS_COUNT)
         self.runs += 1
         self.report(f"run {self.runs}" + (", as one process" if one_process else ""))
         folder = self.folder / str(self.runs)
         folder.mkdir()
         (folder / "plan").write_bytes(pickle.dumps(plan))
         error = self._run_command(command, folder)
-        records = [load(path) for path in folder.glob("*.record")]
+        records = [load_pickle(path) for path in folder.glob("*.record")]
         return AuditRun(sorted(records, key=lambda record: record.rank), str(folder), error)
 
     def _run_command(self, command: list[str], folder: Path) -> str:
@@ -100,7 +100,7 @@ def one_process_command(command: Sequence[str]) -> list[str] | None:
     ['python', 'train.py', 'fit', '--trainer.devices=1']
     """
     for place, word in enumerate(command):
-        if match := PROCESSES.fullmatch(word):
+        if match := PROCESS_COUNT_OPTION.fullmatch(word):
             number = [f"{match[1]}=1"] if match[2] else [word, "1"]
             changed = [*command[:place], *number, *command[place + len(number) :]]
             return [word for word in changed if word != "--multi_gpu"]

@@ -10,10 +10,10 @@ from typing import Any
 
 from paceline._arrays import Array
 
-Ref = tuple[int, int, int]
+SampleRef = tuple[int, int, int]
 """A sample of the first run: the rank, the batch of that rank, and the place in it."""
 
-Arrangement = dict[str, list[list[list[Ref]]]]
+Arrangement = dict[str, list[list[list[SampleRef]]]]
 """For every stream of samples, and every batch of it: which samples each rank gets."""
 
 
@@ -24,7 +24,7 @@ class AuditPlan:
     steps: int = 4  # optimizer steps after which the script ends
     precision: str = "float64"  # or "float32"
     arrangement: Arrangement | None = None  # the samples of batches that do not get their own
-    supplies: str = ""  # folder of the run whose samples these are
+    samples_folder: str = ""  # folder of the run whose samples these are
     frozen_parameters: bool = False  # every step starts from the same parameters: steps then show gradients alone
     hooks: bool = True  # hooks that the script puts on parameters run
     balanced: BalancedRun | None = None  # what a job with a balanced loader does
@@ -36,12 +36,12 @@ class BalancedRun:
 
     uneven_sizes: bool = False  # sizes differ from rank to rank and from step to step
     seed: int = 0  # of the order within each global batch; 0 leaves it as it is
-    numbers: list[list[int]] = field(default_factory=list)  # of the first steps' samples, in place of the order's
+    step_samples: list[list[int]] = field(default_factory=list)  # of the first steps' samples, in place of the order's
 
 
 Arrays = dict[str, Array]
 
-RANDINT = "torch.randint"
+RANDINT_STREAM = "torch.randint"
 """The first word of streams of numbers that a script draws by hand."""
 
 
@@ -50,21 +50,21 @@ class Sample:
     """A sample as the audit knows it: a checksum of its content, and the sizes of its parts."""
 
     digest: int
-    counts: dict[str, int]
+    part_sizes: dict[str, int]
 
 
 @dataclass
 class StepRecord:
     """One optimizer step: batches delivered so far on every stream, averaged gradients, parameters afterwards.
 
-    ``raw`` are the gradients that the last ``backward()`` left, where they were recorded.
+    ``raw_gradients`` are the gradients that the last ``backward()`` left, where they were recorded.
     """
 
     batches_delivered: dict[str, int]
     gradients: Arrays
     parameters: Arrays
     facts: dict[str, Any] = field(default_factory=dict)
-    raw: Arrays = field(default_factory=dict)
+    raw_gradients: Arrays = field(default_factory=dict)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class RankRecord:
     rank: int
     world_size: int
     streams: dict[str, list[list[Sample]]] = field(default_factory=dict)  # the batches of every stream of samples
-    start: Arrays = field(default_factory=dict)  # parameters before the first step
+    initial_parameters: Arrays = field(default_factory=dict)  # parameters before the first step
     steps: list[StepRecord] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)  # layers, samplers, random numbers, the precision
 
@@ -85,7 +85,7 @@ class RankRecord:
         written.rename(folder / f"{self.rank}.record")
 
 
-def load(path: Path) -> Any:
+def load_pickle(path: Path) -> Any:
     """Return the plan or the record in a file of an audit, whose folder nobody else writes to."""
     return pickle.loads(path.read_bytes())
 

@@ -277,7 +277,7 @@ def _fit_unless_saved(
     fitted = set(str(describe_model(text)["fitted_on"]).split(", "))
     if same := sorted(fitted & {trace.name for trace in scored}):
         err.print(
-            f"{escape(text)} was fitted to traces called {escape(to_printable(str(same)))}; a model file stores "
-            "only names, so if these are the same traces, its scores here are too good"
+            f"{escape(text)} was fitted to traces called {escape(to_printable(str(same)))}; a model file "
+            "stores only names, so if these are the same traces, its scores here are too good"
         )
     return model

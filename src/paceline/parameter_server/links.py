@@ -204,8 +204,8 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 # one of the wrong length is refused; one that announces over four times the model is cut off
                 if not 0 <= header.numbers <= 4 * numbers or not 0 <= header.wire_dtype_index < len(WIRE_DTYPES):
                     raise ValueError(
-                        f"it announced a gradient of {header.numbers} numbers of type {header.wire_dtype_index}, but "
-                        f"the model has {numbers} parameters"
+                        f"it announced a gradient of {header.numbers} numbers of type {header.wire_dtype_index}, "
+                        f"but the model has {numbers} parameters"
                     )
                 dtype = list(WIRE_DTYPES.values())[header.wire_dtype_index]
                 gradient = receive_tensor(header.numbers, dtype, rank, group).float()

@@ -53,8 +53,8 @@ def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = ""
 def _column(dataset: Any, column: str, name: str) -> Array:
     if not hasattr(dataset, "with_format") or column not in getattr(dataset, "column_names", ()):
         raise TypeError(
-            f"{name}={column!r} names a column, which {type(dataset).__name__} does not have: pass one number for each "
-            "sample, or a function of a sample"
+            f"{name}={column!r} names a column, which {type(dataset).__name__} does not have: pass one number "
+            "for each sample, or a function of a sample"
         )
     import pyarrow as pa
     import pyarrow.compute
@@ -228,8 +228,8 @@ class Costs:
         if self.cap is not None and (token_N > self.cap).any():
             place = int(token_N.argmax())
             raise ValueError(
-                f"sample {first + place}{of} takes {token_N[place]:g} tokens, more than the cap of {self.cap:g}: leave "
-                "it out, truncate it, or raise the cap"
+                f"sample {first + place}{of} takes {token_N[place]:g} tokens, more than the cap of "
+                f"{self.cap:g}: leave it out, truncate it, or raise the cap"
             )
         columns = [ones_N if cost_N is None else cost_N]
         if cost_N is None and length_N is not None:

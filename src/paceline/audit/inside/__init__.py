@@ -13,13 +13,13 @@ from typing import Any, Never
 from paceline.audit.inside.balanced import watch_balanced
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import StepRecorder
-from paceline.audit.run import load
+from paceline.audit.run import load_pickle
 
 
 def begin(torch_module: object) -> None:
     """Begin, once torch was imported, in a process whose environment says what to do."""
     folder = Path(os.environ["PACELINE_AUDIT"])
-    recorder = StepRecorder(load(folder / "plan"), folder, end_process)
+    recorder = StepRecorder(load_pickle(folder / "plan"), folder, end_process)
     patches = Patches(recorder)
     # what a script does not seed, differently on each rank
     patches.apply(20 + int(os.environ.get("RANK", "0")))

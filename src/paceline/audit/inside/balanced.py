@@ -71,7 +71,7 @@ class MixedOrder:
             if self.plan.seed:
                 chance = np.random.default_rng([self.plan.seed, epoch, first])
                 numbers[first : first + block] = chance.permutation(numbers[first : first + block])
-        planned = [number for step in self.plan.numbers for number in step][: len(numbers)]
+        planned = [number for step in self.plan.step_samples for number in step][: len(numbers)]
         numbers[: len(planned)] = planned
         return numbers
 

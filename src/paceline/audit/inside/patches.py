@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from paceline.audit.inside.randomness import LIBRARIES, seed_script
 from paceline.audit.inside.step_recorder import StepRecorder
-from paceline.audit.run import RANDINT
+from paceline.audit.run import RANDINT_STREAM
 
 CHUNKS_MODULE = "paceline.torch.loading"
 """Module of what a balanced loader's own loading processes load: the balanced loader is looked at, not this."""
@@ -157,7 +157,7 @@ class Patches:
             if not counted or values.dim() != 1:
                 return values
             numbers = values.tolist()
-            stream = f"{RANDINT} {arguments} {sorted(options)}"
+            stream = f"{RANDINT_STREAM} {arguments} {sorted(options)}"
             samples = self.recorder.fetch_samples(stream, range(2**62), numbers, int)
             return torch.tensor(samples, dtype=values.dtype, device=values.device)
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from paceline._arrays import Array
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
 from paceline.audit.inside.samples import convert_tensors, deserialize, digest, part_sizes, rows_of, serialize_any
-from paceline.audit.run import RANDINT, AuditPlan, RankRecord, Sample, StepRecord
+from paceline.audit.run import RANDINT_STREAM, AuditPlan, RankRecord, Sample, StepRecord
 
 WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?=\.)")
 """Prefixes that wrappers put before a parameter's own name."""
@@ -162,7 +162,7 @@ class StepRecorder:
     def _original_sample(self, stream: str, rank: int, batch: int, place: int) -> Any:
         """Return a written sample that a rank was given in the first run."""
         if rank not in self._supplies:
-            self._supplies[rank] = torch.load(Path(self.plan.supplies, f"{rank}.samples"), weights_only=True)
+            self._supplies[rank] = torch.load(Path(self.plan.samples_folder, f"{rank}.samples"), weights_only=True)
         return self._supplies[rank][stream][batch][place]
 
     def collate_batch(self, samples: int, batch: Any) -> Any:
@@ -182,7 +182,7 @@ class StepRecorder:
     @property
     def draws_are_samples(self) -> bool:
         """True if numbers that the script draws now may be those of samples: no loader has yielded any."""
-        return all(stream.startswith(RANDINT) for stream in self.record.streams)
+        return all(stream.startswith(RANDINT_STREAM) for stream in self.record.streams)
 
     def look_beside(self) -> None:
         """Note whether something else was drawn since the last step: then a row may not follow from its index."""
@@ -222,7 +222,7 @@ class StepRecorder:
             self.record.facts["trainer expects a divided loss"] = trainer_expects_divided_loss()
         parameters = self._parameters(optimizer)
         for name, parameter in parameters.items():
-            self.record.start.setdefault(name, fold_values(parameter))
+            self.record.initial_parameters.setdefault(name, fold_values(parameter))
         self._gradients = None if has_closure else gradients(parameters)
         if self.plan.frozen_parameters:
             self._parameters_before = [(parameter, parameter.detach().clone()) for parameter in parameters.values()]
