@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from paceline.audit.inside.patches import no_dropout
-from paceline.audit.inside.randomness import Seeded, random_state, used_since
-from paceline.audit.inside.samples import convert_tensors, part_sizes, rows_of, serialize
-from paceline.audit.inside.step_recorder import ParameterNames, fold_values
+from paceline.audit.inside.randomness import SeededBlock, generator_checksums, generators_used_since
+from paceline.audit.inside.samples import convert_tensors, count_rows, part_sizes, serialize
+from paceline.audit.inside.step_recorder import ParameterNames, compress_values
 from paceline.audit.run import Arrays, AuditPlan, AuditRun, RankRecord, Sample, SampleRef, StepRecord
 from paceline.audit.verdict import Audit
 from paceline.audit.verdict_types import AuditVerdict
@@ -62,7 +62,7 @@ def audit(
     ('NOT_EXACT', 'TERMS', 'it follows the number of part 1 that count')
     """
     batch_list = list(batches)
-    sizes = [rows_of(batch) or 0 for batch in batch_list]
+    sizes = [count_rows(batch) or 0 for batch in batch_list]
     if ranks < 2:
         raise ValueError(f"ranks must be at least 2, got {ranks}")
     if min(sizes, default=0) < 2 * ranks:
@@ -87,7 +87,7 @@ class SimulatedRanks:
 
     def __post_init__(self) -> None:
         self.parameter_names = ParameterNames()
-        self.parameter_names.note(self.model)
+        self.parameter_names.add_module(self.model)
         self.parameters: dict[str, torch.Tensor] = {
             name: one for name, one in self.model.named_parameters() if one.requires_grad
         }
@@ -113,7 +113,7 @@ class SimulatedRanks:
                 buffer.copy_(buffers[name])
         dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in self.parameters.values()}
         for record in records:
-            record.facts = {"dtypes": sorted(dtypes), "mixing": self.parameter_names.mixing_layers()}
+            record.facts = {"dtypes": sorted(dtypes), "mixing": self.parameter_names.batch_norm_layers()}
         return AuditRun(records)
 
     def row_index(self, sample_ref: SampleRef) -> int:
@@ -131,10 +131,10 @@ class SimulatedRanks:
         total: Arrays = {}
         draws = False
         for rank, refs in enumerate(sample_refs_by_rank):
-            with Seeded(f"{step_index} {rank}"):
-                before = random_state()
+            with SeededBlock(f"{step_index} {rank}"):
+                before = generator_checksums()
                 gradients = self.gradients(refs)
-                draws = draws or used_since(before)
+                draws = draws or generators_used_since(before)
             for name, array in gradients.items():
                 with np.errstate(invalid="ignore"):  # a loss of 0 / 0 is a verdict, not a warning
                     total[name] = total.get(name, 0.0) + array.astype(np.float64) / len(sample_refs_by_rank)
@@ -153,7 +153,7 @@ class SimulatedRanks:
         if all(gradient is None for gradient in found):
             raise ValueError("step must return a loss that depends on the model's parameters, before any backward()")
         return {
-            name: fold_values(torch.zeros_like(parameter) if gradient is None else gradient)
+            name: compress_values(torch.zeros_like(parameter) if gradient is None else gradient)
             for (name, parameter), gradient in zip(self.parameters.items(), found, strict=True)
         }
 

@@ -63,7 +63,9 @@ class Launcher:
     def _run_command(self, command: list[str], folder: Path) -> str:
         """Run a command; return the error among its last words if it failed."""
         began = time.monotonic()
-        environment = environment_with_hooks({"torch": "paceline.audit.inside:begin"}, PACELINE_AUDIT=str(folder))
+        environment = environment_with_hooks(
+            {"torch": "paceline.audit.inside:install_recorder"}, PACELINE_AUDIT=str(folder)
+        )
         # A later run has ten times the seconds of the longest before, and at least a minute.
         limit = min(self.timeout, max(60.0, 10 * self.longest_seconds)) if self.longest_seconds else self.timeout
         with (folder / "log").open("w+", encoding="utf-8", errors="replace") as log:

@@ -1,4 +1,4 @@
-"""What runs inside an audited script's processes; :func:`begin` starts it."""
+"""What runs inside an audited script's processes; :func:`install_recorder` starts it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Never
 
-from paceline.audit.inside.balanced import watch_balanced
+from paceline.audit.inside.balanced import patch_balanced_loaders
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.run import load_pickle
 
 
-def begin(torch_module: object) -> None:
+def install_recorder(torch_module: object) -> None:
     """Begin, once torch was imported, in a process whose environment says what to do."""
     folder = Path(os.environ["PACELINE_AUDIT"])
     recorder = StepRecorder(load_pickle(folder / "plan"), folder, end_process)
     patches = Patches(recorder)
     # what a script does not seed, differently on each rank
     patches.apply(20 + int(os.environ.get("RANK", "0")))
-    watch_balanced(patches)
+    patch_balanced_loaders(patches)
     atexit.register(recorder.finish)
-    sys.excepthook = _without_record(recorder, sys.excepthook)
+    sys.excepthook = _skip_record_on_error(recorder, sys.excepthook)
 
 
-def _without_record(recorder: StepRecorder, excepthook: Callable[..., object]) -> Callable[..., None]:
+def _skip_record_on_error(recorder: StepRecorder, excepthook: Callable[..., object]) -> Callable[..., None]:
     """Return a hook after which no record is written: the process of a script that fails ends with its error."""
 
     def hook(*error: Any) -> None:
@@ -38,11 +38,11 @@ def _without_record(recorder: StepRecorder, excepthook: Callable[..., object]) -
     return hook
 
 
-def end_process(folder: Path, ranks: int) -> Never:
+def end_process(folder: Path, num_ranks: int) -> Never:
     """End this process when all ranks have written their records: nothing of the script runs any more."""
     # seconds to wait for the other ranks' records
     until = time.monotonic() + 60.0
-    while len(list(folder.glob("*.record"))) < ranks and time.monotonic() < until:
+    while len(list(folder.glob("*.record"))) < num_ranks and time.monotonic() < until:
         time.sleep(0.01)
     time.sleep(0.05)  # the others see it too before this process's connections close
     sys.stdout.flush()

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from paceline.audit.inside.patches import Patches, one_of
-from paceline.audit.inside.randomness import Seeded
+from paceline.audit.inside.patches import Patches, item_getter
+from paceline.audit.inside.randomness import SeededBlock
 from paceline.audit.inside.samples import digest, part_sizes, serialize_any
 from paceline.audit.run import BalancedRun
 from paceline.coordinator.load_balancer import LoadBalancer
@@ -29,7 +29,7 @@ from paceline.torch.stream_loader import StreamLoader
 Collate = Callable[[list[Any]], Any]
 
 
-class AlternatingSpeeds(LastValue):
+class RandomSpeeds(LastValue):
     """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
 
     seen = 0
@@ -49,7 +49,7 @@ class AlternatingSpeeds(LastValue):
         self.reset([str(worker) for worker in state.get("workers", self.workers)])
 
 
-class MixedOrder:
+class ShuffledOrder:
     """An order of samples whose blocks, the global batches of a step, are mixed, or replaced."""
 
     def __init__(self, order: Any, loader: Any, batch: int, plan: BalancedRun) -> None:
@@ -76,7 +76,7 @@ class MixedOrder:
         return numbers
 
 
-class MixedStream:
+class ShuffledStream:
     """A stream whose blocks are mixed.
 
     If samples are known by a key, what is drawn for them may differ from rank to rank: it follows their place.
@@ -105,91 +105,98 @@ class MixedStream:
     def _samples(self) -> Iterator[Any]:
         samples, end = iter(self.stream), object()
         for place in count():
-            with Seeded(f"stream {place}") if self.seeded else nullcontext():
+            with SeededBlock(f"stream {place}") if self.seeded else nullcontext():
                 sample = next(samples, end)
             if sample is end:
                 return
             yield sample
 
 
-def watch_balanced(patches: Patches) -> None:
+def patch_balanced_loaders(patches: Patches) -> None:
     """Make the changes that this library's own loaders need."""
     recorder = patches.recorder
     plan = recorder.plan.balanced or BalancedRun()
     begun: dict[str, Any] = {}  # the loader that is made now, and whether its batches have a fixed number of samples
     facts_of: dict[int, dict[str, Any]] = {}  # what the record says of each loader
 
-    def balancers(before: Any) -> Any:
+    def wrap_balancer_init(original: Any) -> Any:
         def init(balancer: Any, predictor: Any, **options: Any) -> None:
             policy = options.get("policy") or Policy()
             if plan.uneven_sizes:
                 free = replace(policy, warmup=0, change_cost=0.0, risk=0.0, batch_multiple=1)
-                before(balancer, AlternatingSpeeds(), **{**options, "policy": free})
+                original(balancer, RandomSpeeds(), **{**options, "policy": free})
             else:
-                before(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})
+                original(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})
 
         return init
 
-    def assigners(before: Any) -> Any:
-        def init(assigner: Any, order: Any, rule: Any, *arguments: Any, **options: Any) -> None:
-            mixed = MixedOrder(order, begun["loader"], rule.samples, plan) if begun["fixed"] else order
-            before(assigner, mixed, rule, *arguments, **options)
+    def wrap_assigner_init(original: Any) -> Any:
+        def init(assigner: Any, order: Any, global_batch: Any, *arguments: Any, **options: Any) -> None:
+            mixed = ShuffledOrder(order, begun["loader"], global_batch.samples, plan) if begun["fixed"] else order
+            original(assigner, mixed, global_batch, *arguments, **options)
 
         return init
 
-    def streams(before: Any) -> Any:
+    def wrap_stream_assigner_init(original: Any) -> Any:
         def init(
-            assigner: Any, stream: Any, rule: Any, rank: int, costs: Any, window: int, *arguments: Any, **options: Any
+            assigner: Any,
+            stream: Any,
+            global_batch: Any,
+            rank: int,
+            costs: Any,
+            window: int,
+            *arguments: Any,
+            **options: Any,
         ) -> None:
-            mixed = MixedStream(stream, rule.samples, plan.seed if window == 1 else 0)
-            before(assigner, mixed, rule, rank, costs, window, *arguments, **options)
+            mixed = ShuffledStream(stream, global_batch.samples, plan.seed if window == 1 else 0)
+            original(assigner, mixed, global_batch, rank, costs, window, *arguments, **options)
             mixed.seeded = assigner.key is not None
 
         return init
 
-    def loaders(before: Any) -> Any:
+    def wrap_loader_init(original: Any) -> Any:
         def init(loader: Any, dataset: Any, *arguments: Any, **options: Any) -> None:
             fixed = getattr(options.get("costs"), "global_tokens", None) is None
             begun.update(loader=loader, fixed=fixed)
             of_processes = {"num_workers", "prefetch_factor", "multiprocessing_context", "timeout"}
             passed = {name: value for name, value in options.items() if name not in of_processes}
             name = f"balanced loader {len(recorder.record.facts.get('balanced', []))}"
-            passed["collate_fn"] = counting_collate(recorder, name, options.get("collate_fn"))
-            before(loader, dataset, *arguments, **passed)
+            passed["collate_fn"] = make_counting_collate(recorder, name, options.get("collate_fn"))
+            original(loader, dataset, *arguments, **passed)
             facts_of[id(loader)] = facts = {"global_batch": loader.global_batch, "candidates": []}
             facts |= {"accumulate": loader.accumulate, "steps": 0}
             if isinstance(loader, BalancedLoader):
                 numbers, facts["checksum"] = probe_candidates(recorder, dataset)
                 facts["candidates"] = numbers if fixed else []
             recorder.record.facts.setdefault("balanced", []).append(facts)
-            recorder.watch(loader)
+            recorder.track_batch_sizes(loader)
 
         return init
 
-    def loops(before: Any) -> Any:
+    def wrap_loop_begin(original: Any) -> Any:
         def begin(loader: Any, loop: Any) -> None:
-            facts_of[id(loader)] |= {"accumulate": loader.accumulate, "steps": full_steps(loader)}
-            before(loader, loop)
+            facts_of[id(loader)] |= {"accumulate": loader.accumulate, "steps": count_full_steps(loader)}
+            original(loader, loop)
 
         return begin
 
-    def loading(before: Any) -> Any:
-        def load(chunks: Any, numbers: Any) -> Any:
-            get = one_of(chunks.dataset)
-            return chunks.collate([recorder.load_sample("balanced", number, get) for number in numbers.tolist()])
+    def wrap_chunk_load(original: Any) -> Any:
+        def load(chunks: Any, indices: Any) -> Any:
+            get = item_getter(chunks.dataset)
+            return chunks.collate([recorder.load_sample("balanced", number, get) for number in indices.tolist()])
 
         return load
 
-    patches.replace(Chunks, "load", loading)
-    patches.replace(LoadBalancer, "__init__", balancers)
-    patches.replace(EpochAssigner, "__init__", assigners)
-    patches.replace(StreamAssigner, "__init__", streams)
-    patches.replace(BalancedLoader, "__init__", loaders)
-    patches.replace(StreamLoader, "__init__", loaders)
-    patches.replace(RankLoader, "begin", loops)
+    patches.replace(Chunks, "load", wrap_chunk_load)
+    patches.replace(LoadBalancer, "__init__", wrap_balancer_init)
+    patches.replace(EpochAssigner, "__init__", wrap_assigner_init)
+    patches.replace(StreamAssigner, "__init__", wrap_stream_assigner_init)
+    patches.replace(BalancedLoader, "__init__", wrap_loader_init)
+    patches.replace(StreamLoader, "__init__", wrap_loader_init)
+    patches.replace(RankLoader, "begin", wrap_loop_begin)
 
 
-def full_steps(loader: Any) -> int:
+def count_full_steps(loader: Any) -> int:
     """Return the steps of an epoch whose batches are all full; 0 for a stream."""
     order = getattr(loader._assigner, "order", ())
     full, rest = divmod(len(order), loader.global_batch)
@@ -197,22 +204,22 @@ def full_steps(loader: Any) -> int:
     return int(full // loader.accumulate)
 
 
-def counting_collate(recorder: Any, name: str, collate: Collate | None) -> Collate:
+def make_counting_collate(recorder: Any, loader_name: str, collate: Collate | None) -> Collate:
     """Return a collate function whose batches are counted, and of the audit's precision."""
 
-    def counting(samples: list[Any]) -> Any:
-        recorder.count_batch(name)
+    def collate_and_count(samples: list[Any]) -> Any:
+        recorder.count_batch(loader_name)
         recorder.before_collating()
-        return recorder.collate_batch(len(samples), (collate or default_collate)(samples))
+        return recorder.convert_batch(len(samples), (collate or default_collate)(samples))
 
-    return counting
+    return collate_and_count
 
 
 def probe_candidates(recorder: Any, dataset: Any) -> tuple[list[tuple[int, dict[str, int]]], int | None]:
     """Return the numbers of some samples with the sizes of their parts, and their checksum, None where they change."""
 
     def load() -> list[Any]:
-        samples = [recorder.load_sample("balanced", k, one_of(dataset)) for k in range(min(len(dataset), 64))]
+        samples = [recorder.load_sample("balanced", k, item_getter(dataset)) for k in range(min(len(dataset), 64))]
         return [serialize_any(sample, number) for number, sample in enumerate(samples)]
 
     with torch.no_grad():

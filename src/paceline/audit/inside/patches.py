@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from torch.utils.hooks import RemovableHandle
 
-from paceline.audit.inside.randomness import LIBRARIES, seed_script
+from paceline.audit.inside.randomness import LIBRARY_PACKAGES, seed_script
 from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.run import RANDINT_STREAM
 
@@ -40,16 +40,16 @@ class Patches:
     def apply(self, seed: int) -> None:
         """Make all changes, and seed what draws random numbers."""
         seed_script(self, seed)
-        self._loaders()
-        self._steps()
+        self._patch_data_loaders()
+        self._patch_optimizer_steps()
         self.disable_dropout()
-        self._losses()
+        self._patch_losses()
         if self.recorder.plan.frozen_parameters:
-            self._leave_out_clipping()
+            self._disable_clipping()
         if not self.recorder.plan.hooks:
-            self.replace(torch.Tensor, "register_hook", without_hooks)
+            self.replace(torch.Tensor, "register_hook", ignore_parameter_hooks)
         if self.recorder.plan.precision == "float64":
-            self._double()
+            self._use_float64()
 
     def undo(self) -> None:
         """Take all changes back."""
@@ -64,9 +64,9 @@ class Patches:
             else getattr(owner, attribute)
         )
         setattr(owner, attribute, wrap(before))
-        self.at_end(lambda: setattr(owner, attribute, before))
+        self.on_undo(lambda: setattr(owner, attribute, before))
 
-    def at_end(self, undo: Callable[[], object]) -> None:
+    def on_undo(self, undo: Callable[[], object]) -> None:
         """Call this when all changes are taken back."""
         self._undo.append(undo)
 
@@ -77,45 +77,45 @@ class Patches:
         functional: Any = torch.nn.functional
         for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
             self.replace(functional, name, lambda before: identity_dropout)
-        self.replace(functional, "scaled_dot_product_attention", without_dropout)
+        self.replace(functional, "scaled_dot_product_attention", attention_without_dropout)
         for layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):  # each has a forward pass of its own
-            self.replace(layer, "forward", recurrent)
+            self.replace(layer, "forward", recurrent_without_dropout)
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
-    def _loaders(self) -> None:
-        self.replace(DataLoader, "__init__", in_this_process)
-        self.replace(_SingleProcessDataLoaderIter, "__init__", self._iterators)
-        self.replace(torch, "randint", self._record_drawn_numbers)
+    def _patch_data_loaders(self) -> None:
+        self.replace(DataLoader, "__init__", init_without_workers)
+        self.replace(_SingleProcessDataLoaderIter, "__init__", self._wrap_iterator_init)
+        self.replace(torch, "randint", self._wrap_randint)
 
-    def _iterators(self, before: Any) -> Any:
+    def _wrap_iterator_init(self, original: Any) -> Any:
         def init(iterator: Any, loader: Any) -> None:
-            before(iterator, loader)
+            original(iterator, loader)
             if type(loader.dataset).__module__ != CHUNKS_MODULE:
                 fetcher = iterator._dataset_fetcher  # torch's own, and the only place where samples are apart
-                fetcher.fetch = functools.partial(self._fetch, fetcher, loader)
+                fetcher.fetch = functools.partial(self._fetch_batch, fetcher, loader)
 
         return init
 
-    def _fetch(self, fetcher: Any, loader: Any, index: Any) -> Any:
+    def _fetch_batch(self, fetcher: Any, loader: Any, index: Any) -> Any:
         """Load a batch as torch's fetchers do, but with the samples that the recorder says."""
         if not torch.is_grad_enabled():  # an evaluation
             return type(fetcher).fetch(fetcher, index)
-        self._note_order(loader)
-        if self._stream(loader) not in self.recorder.record.streams:
-            self.recorder.record.facts.setdefault("lengths", {})[self._stream(loader)] = length_of(loader)
+        self._record_sampler(loader)
+        if self._stream_name(loader) not in self.recorder.record.streams:
+            self.recorder.record.facts.setdefault("lengths", {})[self._stream_name(loader)] = num_batches(loader)
         dataset, together = fetcher.dataset, fetcher.auto_collation
         collate = fetcher.collate_fn if together else lambda samples: fetcher.collate_fn(samples[0])
         numbers: list[Any] = list(index) if together else [index]
-        get = one_of(dataset)
+        get = item_getter(dataset)
         if hasattr(fetcher, "dataset_iter"):
-            loaded = self._from_stream(fetcher, index) if together else [next(fetcher.dataset_iter)]
+            loaded = self._next_stream_samples(fetcher, index) if together else [next(fetcher.dataset_iter)]
             numbers, get = list(range(len(loaded))), loaded.__getitem__
-        samples = self.recorder.fetch_samples(self._stream(loader), dataset, numbers, get)
-        return self.recorder.collate_batch(len(samples), collate(samples))
+        samples = self.recorder.fetch_samples(self._stream_name(loader), dataset, numbers, get)
+        return self.recorder.convert_batch(len(samples), collate(samples))
 
     @staticmethod
-    def _from_stream(fetcher: Any, index: Any) -> list[Any]:
+    def _next_stream_samples(fetcher: Any, index: Any) -> list[Any]:
         """Return the next samples of a stream, as torch's own fetcher takes them."""
         loaded: list[Any] = []
         while not fetcher.ended and len(loaded) < len(index):
@@ -127,33 +127,33 @@ class Patches:
             raise StopIteration
         return loaded
 
-    def _stream(self, loader: Any) -> str:
+    def _stream_name(self, loader: Any) -> str:
         """Return the name of a loader's samples, the same on every rank: loaders are numbered as they are used."""
         if id(loader) not in self._streams:
             self._alive.append(loader)  # so that no other gets its number
             self._streams[id(loader)] = f"{type(loader.dataset).__name__} {len(self._streams)}"
         return self._streams[id(loader)]
 
-    def _note_order(self, loader: Any) -> None:
+    def _record_sampler(self, loader: Any) -> None:
         sampler: Any = getattr(loader, "sampler", None)
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", sampler)
         if isinstance(sampler, DistributedSampler):
             order = [sampler.num_replicas, sampler.rank, bool(sampler.shuffle), sampler.seed, sampler.epoch]
-            self.recorder.record.facts.setdefault("samplers", {})[self._stream(loader)] = order
+            self.recorder.record.facts.setdefault("samplers", {})[self._stream_name(loader)] = order
 
-    def _record_drawn_numbers(self, before: Any) -> Any:
+    def _wrap_randint(self, original: Any) -> Any:
         """Treat a row of whole numbers that a script draws to train on as numbers of samples."""
 
-        @functools.wraps(before)
+        @functools.wraps(original)
         def randint(*arguments: Any, **options: Any) -> Any:
             recorder = self.recorder
             counted = torch.is_grad_enabled() and "generator" not in options and recorder.draws_are_samples
             if not counted and not recorder.is_evaluating():
-                return before(*arguments, **options)
-            recorder.look_beside()
-            recorder.look_for_draws()
-            values = before(*arguments, **options)
-            recorder.expect_draw()
+                return original(*arguments, **options)
+            recorder.check_other_draws()
+            recorder.check_random_draws()
+            values = original(*arguments, **options)
+            recorder.ignore_last_draw()
             if not counted or values.dim() != 1:
                 return values
             numbers = values.tolist()
@@ -165,106 +165,109 @@ class Patches:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def _steps(self) -> None:
+    def _patch_optimizer_steps(self) -> None:
         recorder, modules = self.recorder, torch.nn.Module
 
-        def noting(before: Any) -> Any:
+        def wrap_named_parameters(original: Any) -> Any:
             def named_parameters(module: Any, *arguments: Any, **options: Any) -> Any:
-                recorder.parameter_names.note(module)
-                return before(module, *arguments, **options)
+                recorder.parameter_names.add_module(module)
+                return original(module, *arguments, **options)
 
             return named_parameters
 
         recorder.plain_named_parameters = modules.named_parameters
-        self.replace(modules, "named_parameters", noting)
+        self.replace(modules, "named_parameters", wrap_named_parameters)
 
-        def starting(optimizer: Any, arguments: Any, options: Any) -> Any:
-            def noting(closure: Any) -> Any:
-                def run() -> Any:
+        def before_optimizer_step(optimizer: Any, arguments: Any, options: Any) -> Any:
+            def wrap_closure(closure: Any) -> Any:
+                def run_closure() -> Any:
                     loss = closure()
                     recorder.after_closure(optimizer)
                     return loss
 
-                return run if callable(closure) else closure
+                return run_closure if callable(closure) else closure
 
-            closures = [*map(noting, arguments[1:])], {name: noting(option) for name, option in options.items()}
+            closures = (
+                [*map(wrap_closure, arguments[1:])],
+                {name: wrap_closure(option) for name, option in options.items()},
+            )
             recorder.before_step(optimizer, any(callable(one) for one in [*arguments[1:], *options.values()]))
             return (*arguments[:1], *closures[0]), closures[1]
 
         handles = [
-            register_optimizer_step_pre_hook(starting),
+            register_optimizer_step_pre_hook(before_optimizer_step),
             register_optimizer_step_post_hook(lambda optimizer, *_: recorder.after_step(optimizer)),
         ]
         self._undo += [handle.remove for handle in handles]
 
-    def _losses(self) -> None:
+    def _patch_losses(self) -> None:
         """Note the means that losses return, and the numbers whose gradients are taken."""
         seen: list[torch.Tensor] = []
 
-        def noting(before: Any) -> Any:
-            @functools.wraps(before)
-            def loss(*arguments: Any, **options: Any) -> Any:
-                found = before(*arguments, **options)
+        def wrap_loss(original: Any) -> Any:
+            @functools.wraps(original)
+            def record_loss(*arguments: Any, **options: Any) -> Any:
+                found = original(*arguments, **options)
                 if isinstance(found, torch.Tensor) and found.dim() == 0 and found.requires_grad:
                     seen.append(found.detach())
                 return found
 
-            return loss
+            return record_loss
 
         for name in [
             *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
             *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
         ]:
-            self.replace(torch.nn.functional, name, noting)
+            self.replace(torch.nn.functional, name, wrap_loss)
 
-        def backward(before: Any) -> Any:
-            @functools.wraps(before)
-            def run(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        def wrap_backward(original: Any) -> Any:
+            @functools.wraps(original)
+            def backward_and_record(tensor: Any, *arguments: Any, **options: Any) -> Any:
                 if tensor.numel() == 1 and seen:
-                    self.recorder.note(ratio=float(tensor.detach()) / (float(sum(seen)) or float("nan")))
+                    self.recorder.record_facts(ratio=float(tensor.detach()) / (float(sum(seen)) or float("nan")))
                 seen.clear()
-                before(tensor, *arguments, **options)
+                original(tensor, *arguments, **options)
                 self.recorder.after_backward()
 
-            return run
+            return backward_and_record
 
-        self.replace(torch.Tensor, "backward", backward)
+        self.replace(torch.Tensor, "backward", wrap_backward)
 
-    def _leave_out_clipping(self) -> None:
+    def _disable_clipping(self) -> None:
         """Leave gradients as they are where every step has the same parameters."""
 
-        def by_norm(before: Any) -> Any:
-            @functools.wraps(before)
+        def wrap_clip_grad_norm(original: Any) -> Any:
+            @functools.wraps(original)
             def clip(parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
-                return before(parameters, 1e300, *arguments, **options)
+                return original(parameters, 1e300, *arguments, **options)
 
             return clip
 
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            self.replace(owner, "clip_grad_norm_", by_norm)
+            self.replace(owner, "clip_grad_norm_", wrap_clip_grad_norm)
             self.replace(owner, "clip_grad_value_", lambda before: lambda *a, **k: None)
 
     # -- precision -------------------------------------------------------------------------------------------------
 
-    def _double(self) -> None:
+    def _use_float64(self) -> None:
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         self._undo.append(lambda: torch.set_default_dtype(before))
 
-        def construct_double(init: Any) -> Any:
+        def wrap_ddp_init(original_init: Any) -> Any:
             def init_in_float64(wrapper: Any, module: Any, *arguments: Any, **options: Any) -> None:
-                init(wrapper, module.double(), *arguments, **options)
+                original_init(wrapper, module.double(), *arguments, **options)
 
             return init_in_float64
 
-        def construct_disabled(init: Any) -> Any:
+        def wrap_autocast_init(original_init: Any) -> Any:
             def init_disabled(context: Any, *arguments: Any, **options: Any) -> None:
-                init(context, *arguments, **{**options, "enabled": False})
+                original_init(context, *arguments, **{**options, "enabled": False})
 
             return init_disabled
 
-        self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", construct_double)
-        self.replace(torch.autocast, "__init__", construct_disabled)
+        self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", wrap_ddp_init)
+        self.replace(torch.autocast, "__init__", wrap_autocast_init)
 
 
 @contextmanager
@@ -278,13 +281,13 @@ def no_dropout() -> Iterator[None]:
         patches.undo()
 
 
-def one_of(dataset: Any) -> Callable[[Any], Any]:
+def item_getter(dataset: Any) -> Callable[[Any], Any]:
     """Return the function that loads one sample."""
     many = getattr(dataset, "__getitems__", None)
     return (lambda number: many([number])[0]) if many else dataset.__getitem__
 
 
-def length_of(loader: Any) -> int:
+def num_batches(loader: Any) -> int:
     """Return the batches of an epoch; 0 where it is unknown."""
     try:
         return len(loader)
@@ -297,54 +300,54 @@ def identity_dropout(input: Any, *arguments: Any, **options: Any) -> Any:  # noq
     return input
 
 
-def without_hooks(before: Any) -> Any:
+def ignore_parameter_hooks(original: Any) -> Any:
     """Return a ``register_hook`` that leaves out the script's own hooks on parameters."""
 
     def register_hook(tensor: Any, hook: Any) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        if not isinstance(tensor, torch.nn.Parameter) or caller.partition(".")[0] in LIBRARIES:
-            return before(tensor, hook)
+        if not isinstance(tensor, torch.nn.Parameter) or caller.partition(".")[0] in LIBRARY_PACKAGES:
+            return original(tensor, hook)
         return RemovableHandle(OrderedDict())
 
     return register_hook
 
 
-def recurrent(before: Any) -> Any:
+def recurrent_without_dropout(original: Any) -> Any:
     """Return the forward pass of a recurrent layer without dropout."""
 
     def forward(layer: Any, *arguments: Any, **options: Any) -> Any:
         rate, layer.dropout = layer.dropout, 0.0
         try:
-            return before(layer, *arguments, **options)
+            return original(layer, *arguments, **options)
         finally:
             layer.dropout = rate
 
     return forward
 
 
-def without_dropout(before: Any) -> Any:
+def attention_without_dropout(original: Any) -> Any:
     """Return attention without dropout."""
 
-    @functools.wraps(before)
+    @functools.wraps(original)
     def attention(*arguments: Any, **options: Any) -> Any:
         if "dropout_p" in options:
             options["dropout_p"] = 0.0
-        return before(*arguments[:4], *(0.0 for _ in arguments[4:5]), *arguments[5:], **options)
+        return original(*arguments[:4], *(0.0 for _ in arguments[4:5]), *arguments[5:], **options)
 
     return attention
 
 
-def in_this_process(before: Any) -> Any:
+def init_without_workers(original: Any) -> Any:
     """Return a data loader's constructor without loading processes."""
-    signature = inspect.signature(before)
+    signature = inspect.signature(original)
 
-    @functools.wraps(before)
+    @functools.wraps(original)
     def init(*arguments: Any, **options: Any) -> None:
         bound = signature.bind(*arguments, **options)
         if type(bound.arguments.get("dataset")).__module__ != CHUNKS_MODULE:
             # an audit does without loading processes
             for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
                 bound.arguments.pop(name, None)
-        before(*bound.args, **bound.kwargs)
+        original(*bound.args, **bound.kwargs)
 
     return init

@@ -17,14 +17,14 @@ import torch
 if TYPE_CHECKING:
     from paceline.audit.inside.patches import Patches
 
-LIBRARIES = ("torch", "paceline")
+LIBRARY_PACKAGES = ("torch", "paceline")
 """Packages whose own generators, such as those of samplers, are left alone."""
 
 _made: list[Any] = []  # generators of the script's own
-_seeds: list[int] = []  # seeds of the Seeded blocks that are entered
+_seeds: list[int] = []  # seeds of the SeededBlock blocks that are entered
 
 
-class Seeded:
+class SeededBlock:
     """Seeds all generators inside, and puts them back: outside they go on as if nothing had been drawn."""
 
     def __init__(self, key: object) -> None:
@@ -32,27 +32,27 @@ class Seeded:
 
     def __enter__(self) -> None:
         """Seed the generators."""
-        self._states = [(generator, _state(generator)) for generator in _generators()]
+        self._states = [(generator, _get_generator_state(generator)) for generator in _all_generators()]
         for generator, _ in self._states:
-            _seed(generator, self.seed)
+            _seed_generator(generator, self.seed)
         _seeds.append(self.seed)
 
     def __exit__(self, *error: object) -> None:
         """Put them back."""
         _seeds.pop()
         for generator, state in self._states:
-            _set_state(generator, state)
+            _set_generator_state(generator, state)
 
 
-def random_state() -> dict[int, int]:
+def generator_checksums() -> dict[int, int]:
     """Return a checksum of the state of every generator."""
-    return {id(generator): zlib.crc32(_state_bytes(_state(generator))) for generator in _generators()}
+    return {id(generator): zlib.crc32(_state_bytes(_get_generator_state(generator))) for generator in _all_generators()}
 
 
-def used_since(before: dict[int, int]) -> bool:
+def generators_used_since(checksums_before: dict[int, int]) -> bool:
     """Return whether a generator that was there has been drawn from."""
-    now = random_state()
-    return any(now.get(name, state) != state for name, state in before.items())
+    now = generator_checksums()
+    return any(now.get(name, state) != state for name, state in checksums_before.items())
 
 
 def seed_script(patches: Patches, seed: int) -> None:
@@ -61,28 +61,28 @@ def seed_script(patches: Patches, seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - scripts draw from it
 
-    def default_rng(before: Any) -> Any:
-        def make(chosen: Any = None) -> Any:
-            return _note(before((_seeds or [seed])[-1] if chosen is None else chosen))
+    def wrap_default_rng(original: Any) -> Any:
+        def make_generator(requested_seed: Any = None) -> Any:
+            return _track_generator(original((_seeds or [seed])[-1] if requested_seed is None else requested_seed))
 
-        return make
+        return make_generator
 
-    def note_generator(original: Any) -> Any:
+    def wrap_random_init(original: Any) -> Any:
         def init(generator: Any, *arguments: Any, **options: Any) -> None:
             original(generator, *arguments, **options)
             if not isinstance(generator, random.SystemRandom):
-                _note(generator)
+                _track_generator(generator)
 
         return init
 
-    patches.replace(np.random, "default_rng", default_rng)
-    patches.replace(np.random, "RandomState", _noting_class)
-    patches.replace(torch, "Generator", _noting_class)
-    patches.replace(random.Random, "__init__", note_generator)
-    patches.at_end(_made.clear)
+    patches.replace(np.random, "default_rng", wrap_default_rng)
+    patches.replace(np.random, "RandomState", _tracked_class)
+    patches.replace(torch, "Generator", _tracked_class)
+    patches.replace(random.Random, "__init__", wrap_random_init)
+    patches.on_undo(_made.clear)
 
 
-def _noting_class(base_class: Any) -> Any:
+def _tracked_class(base_class: Any) -> Any:
     """Return a class whose instances are noted, and of which all instances of the class itself are."""
 
     class Meta(type(base_class)):  # type: ignore[misc]
@@ -91,33 +91,33 @@ def _noting_class(base_class: Any) -> Any:
 
         # Not in ``__init__``: a class that takes its arguments in ``__new__`` has none that takes any.
         def __call__(cls, *arguments: Any, **options: Any) -> Any:
-            return _note(super().__call__(*arguments, **options))
+            return _track_generator(super().__call__(*arguments, **options))
 
-    class Noted(base_class, metaclass=Meta):  # type: ignore[misc]
+    class Tracked(base_class, metaclass=Meta):  # type: ignore[misc]
         pass
 
-    Noted.__name__, Noted.__qualname__, Noted.__module__ = (
+    Tracked.__name__, Tracked.__qualname__, Tracked.__module__ = (
         base_class.__name__,
         base_class.__qualname__,
         base_class.__module__,
     )
-    return Noted
+    return Tracked
 
 
-def _note(generator: Any) -> Any:
+def _track_generator(generator: Any) -> Any:
     """Note a generator; not one that is made for a single sample, nor one of a library."""
-    if not _seeds and sys._getframe(2).f_globals.get("__name__", "").partition(".")[0] not in LIBRARIES:
+    if not _seeds and sys._getframe(2).f_globals.get("__name__", "").partition(".")[0] not in LIBRARY_PACKAGES:
         _made.append(generator)
     return generator
 
 
-def _generators() -> list[Any]:
+def _all_generators() -> list[Any]:
     cuda = list(torch.cuda.default_generators) if torch.cuda.is_initialized() else []
     known: list[Any] = [random._inst, np.random.mtrand._rand, torch.default_generator]
     return known + cuda + _made
 
 
-def _state(generator: Any) -> Any:
+def _get_generator_state(generator: Any) -> Any:
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, np.random.Generator):
@@ -125,7 +125,7 @@ def _state(generator: Any) -> Any:
     return generator.get_state()
 
 
-def _set_state(generator: Any, generator_state: Any) -> None:
+def _set_generator_state(generator: Any, generator_state: Any) -> None:
     if isinstance(generator, random.Random):
         generator.setstate(generator_state)
     elif isinstance(generator, np.random.Generator):
@@ -134,7 +134,7 @@ def _set_state(generator: Any, generator_state: Any) -> None:
         generator.set_state(generator_state)
 
 
-def _seed(generator: Any, seed: int) -> None:
+def _seed_generator(generator: Any, seed: int) -> None:
     if isinstance(generator, np.random.Generator):
         kind: Any = type(generator.bit_generator)
         generator.bit_generator.state = kind(seed).state

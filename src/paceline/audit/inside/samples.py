@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-PICKLE = "pickle"
+PICKLE_KEY = "pickle"
 
 
 class UnserializableError(TypeError):
@@ -43,7 +43,7 @@ def serialize(item: Any) -> Any:
     raise UnserializableError(type(item).__name__)
 
 
-def serialize_any(item: Any, number: Any) -> Any:
+def serialize_any(item: Any, index: Any) -> Any:
     """Return an item as it can be written to a file, whatever it is."""
     try:
         return serialize(item)
@@ -51,20 +51,20 @@ def serialize_any(item: Any, number: Any) -> Any:
         try:
             content = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
         except Exception:  # whatever the item's own class raises
-            return {"number in the dataset": number}
+            return {"number in the dataset": index}
     parts = getattr(item, "__dict__", {}).items()
     shown = {str(name): part for name, part in parts if isinstance(part, torch.Tensor | np.ndarray)}
     try:
-        return {PICKLE: [content, serialize(shown)]}
+        return {PICKLE_KEY: [content, serialize(shown)]}
     except UnserializableError:
-        return {PICKLE: [content, None]}
+        return {PICKLE_KEY: [content, None]}
 
 
-def deserialize(content: Any, load_item: Callable[[Any], Any] | None = None) -> Any:
+def deserialize(serialized: Any, load_item: Callable[[Any], Any] | None = None) -> Any:
     """Return the item that :func:`serialize` made this of; one that only has a number is loaded."""
-    if not isinstance(content, dict):
-        return content.clone() if isinstance(content, torch.Tensor) else content
-    ((kind, value),) = content.items()
+    if not isinstance(serialized, dict):
+        return serialized.clone() if isinstance(serialized, torch.Tensor) else serialized
+    ((kind, value),) = serialized.items()
     if kind == "array":
         return value.numpy().copy()[()]
     if kind == "bytes":
@@ -72,7 +72,7 @@ def deserialize(content: Any, load_item: Callable[[Any], Any] | None = None) -> 
     if kind == "number in the dataset":
         assert load_item is not None
         return load_item(value)
-    if kind == PICKLE:  # of the user's own sample, in a folder that nobody else writes to
+    if kind == PICKLE_KEY:  # of the user's own sample, in a folder that nobody else writes to
         return pickle.loads(value[0].numpy().tobytes())
     if kind == "dict":
         return {deserialize(name): deserialize(part, load_item) for name, part in value}
@@ -80,30 +80,30 @@ def deserialize(content: Any, load_item: Callable[[Any], Any] | None = None) -> 
     return parts if kind == "list" else tuple(parts)
 
 
-def leaves(content: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def iter_tensors(serialized: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of a written item, by their path."""
-    if isinstance(content, torch.Tensor):
-        yield path, content
-    elif isinstance(content, int | float):
-        yield path, torch.tensor(content)
-    elif isinstance(content, dict):
-        ((kind, value),) = content.items()
-        if kind == PICKLE:
-            yield from leaves(value[1], path)
+    if isinstance(serialized, torch.Tensor):
+        yield path, serialized
+    elif isinstance(serialized, int | float):
+        yield path, torch.tensor(serialized)
+    elif isinstance(serialized, dict):
+        ((kind, value),) = serialized.items()
+        if kind == PICKLE_KEY:
+            yield from iter_tensors(value[1], path)
             return
         parts = value if kind == "dict" else enumerate(value if isinstance(value, list) else [value])
         for name, part in parts:
-            yield from leaves(part, f"{path}.{name}" if path else str(name))
+            yield from iter_tensors(part, f"{path}.{name}" if path else str(name))
 
 
-def part_sizes(content: Any) -> dict[str, int]:
+def part_sizes(serialized: Any) -> dict[str, int]:
     """Return the sizes of an item's parts: all values, and those that a loss may count.
 
     >>> part_sizes(serialize({"labels": torch.tensor([-100, 5, 7])}))
     {'labels': 3, 'labels that count': 2}
     """
     found = {}
-    for where, tensor in leaves(content):
+    for where, tensor in iter_tensors(serialized):
         if tensor.dim() == 0:
             continue
         path = f"part {where}" if where.isdigit() else where or "a sample"
@@ -116,24 +116,26 @@ def part_sizes(content: Any) -> dict[str, int]:
     return found
 
 
-def digest(content: Any) -> int:
+def digest(serialized: Any) -> int:
     """Return a checksum of an item's content."""
-    if isinstance(content, torch.Tensor):
-        return zlib.crc32(content.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if content.numel() else b"")
-    if isinstance(content, dict):
-        ((kind, value),) = content.items()
+    if isinstance(serialized, torch.Tensor):
+        return zlib.crc32(
+            serialized.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if serialized.numel() else b""
+        )
+    if isinstance(serialized, dict):
+        ((kind, value),) = serialized.items()
         parts = value if isinstance(value, list) else [value]
         flat = [part for pair in parts for part in pair] if kind == "dict" else parts
         return zlib.crc32(json.dumps([kind, *map(digest, flat)]).encode())
-    return zlib.crc32(repr(content).encode())
+    return zlib.crc32(repr(serialized).encode())
 
 
-def rows_of(batch: Any) -> int | None:
+def count_rows(batch: Any) -> int | None:
     """Return the samples of a batch: the first axis of its first tensor; None if there is no tensor in it."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else None
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return next((rows for part in parts if (rows := rows_of(part)) is not None), None)
+    return next((rows for part in parts if (rows := count_rows(part)) is not None), None)
 
 
 def convert_tensors(batch: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:

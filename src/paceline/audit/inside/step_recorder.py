@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 
 from paceline._arrays import Array
-from paceline.audit.inside.randomness import Seeded, random_state, used_since
-from paceline.audit.inside.samples import convert_tensors, deserialize, digest, part_sizes, rows_of, serialize_any
+from paceline.audit.inside.randomness import SeededBlock, generator_checksums, generators_used_since
+from paceline.audit.inside.samples import convert_tensors, count_rows, deserialize, digest, part_sizes, serialize_any
 from paceline.audit.run import RANDINT_STREAM, AuditPlan, RankRecord, Sample, StepRecord
 
-WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?=\.)")
+WRAPPER_PREFIX = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?=\.)")
 """Prefixes that wrappers put before a parameter's own name."""
 
 
@@ -33,7 +33,7 @@ class ParameterNames:
         self._modules: list[ref[torch.nn.Module]] = []
         self._name_by_id: dict[int, tuple[Callable[[], Any], str]] = {}
 
-    def note(self, module: torch.nn.Module) -> None:
+    def add_module(self, module: torch.nn.Module) -> None:
         """Remember a module."""
         if not any(known() is module for known in self._modules):
             self._modules.append(ref(module))
@@ -42,17 +42,19 @@ class ParameterNames:
         """Return the modules that are still there."""
         return [module for known in self._modules if (module := known()) is not None]
 
-    def of(self, parameters: Iterable[torch.Tensor], named_parameters: Any) -> dict[str, torch.Tensor]:
+    def name_parameters(self, parameters: Iterable[torch.Tensor], named_parameters: Any) -> dict[str, torch.Tensor]:
         """Return the parameters by their names, those of the module that holds most of them; no two have the same."""
         all_parameters = list(parameters)
         if any(self._name_by_id.get(id(parameter), _nothing)[0]() is not parameter for parameter in all_parameters):
             named = sorted((dict(named_parameters(module)) for module in self.modules()), key=len, reverse=True)
             name_of = {id(parameter): name for names in reversed(named) for name, parameter in names.items()}
             for number, parameter in enumerate(all_parameters):
-                self._name(parameter, WRAPPERS.sub("", f".{name_of.get(id(parameter), f'parameter {number}')}")[1:])
+                self._register_name(
+                    parameter, WRAPPER_PREFIX.sub("", f".{name_of.get(id(parameter), f'parameter {number}')}")[1:]
+                )
         return {self._name_by_id[id(parameter)][1]: parameter for parameter in all_parameters}
 
-    def _name(self, parameter: torch.Tensor, name: str) -> None:
+    def _register_name(self, parameter: torch.Tensor, name: str) -> None:
         """Register a parameter under this name, numbered if another has it."""
         if self._name_by_id.get(id(parameter), _nothing)[0]() is parameter:
             return
@@ -60,7 +62,7 @@ class ParameterNames:
         numbered = [name, *(f"{name} ({number})" for number in range(2, len(used) + 3))]
         self._name_by_id[id(parameter)] = ref(parameter), next(one for one in numbered if one not in used)
 
-    def mixing_layers(self) -> list[str]:
+    def batch_norm_layers(self) -> list[str]:
         """Return the kinds of layers in training that compute statistics of their own rank's rows."""
         mixing = torch.nn.modules.batchnorm._BatchNorm  # private, but the only base of all batch normalizations
         return sorted(
@@ -75,7 +77,7 @@ class ParameterNames:
     def hooked_parameters(self) -> list[str]:
         """Return the parameters on which the script has hooks of its own."""
         found = [
-            WRAPPERS.sub("", f".{name}")[1:]
+            WRAPPER_PREFIX.sub("", f".{name}")[1:]
             for module in self.modules()
             for name, parameter in module.named_parameters()
             if parameter._backward_hooks  # torch's own, where register_hook() puts a hook
@@ -127,80 +129,81 @@ class StepRecorder:
     # -- samples ---------------------------------------------------------------------------------------------------
 
     def fetch_samples(
-        self, stream: str, dataset: Any, indices: list[Any], load_item: Callable[[Any], Any]
+        self, stream_name: str, dataset: Any, indices: list[Any], load_item: Callable[[Any], Any]
     ) -> list[Any]:
         """Return the next samples of a stream: those of these indices, or others in their place."""
-        batches = self.record.streams.setdefault(stream, [])
-        arranged = (self.plan.arrangement or {}).get(stream, [])
+        batches = self.record.streams.setdefault(stream_name, [])
+        arranged = (self.plan.arrangement or {}).get(stream_name, [])
         refs = arranged[len(batches)][self._rank()] if len(batches) < len(arranged) else None
-        self.look_for_draws()
+        self.check_random_draws()
         if refs is None:
-            samples = [self.load_sample(stream, index, load_item) for index in indices]
+            samples = [self.load_sample(stream_name, index, load_item) for index in indices]
             known = [serialize_any(item, index) for item, index in zip(samples, indices, strict=True)]
         else:
-            known = [self._original_sample(stream, *ref) for ref in refs]
+            known = [self._original_sample(stream_name, *ref) for ref in refs]
             samples = [
-                deserialize(one, lambda index: self.load_sample(stream, index, dataset.__getitem__)) for one in known
+                deserialize(one, lambda index: self.load_sample(stream_name, index, dataset.__getitem__))
+                for one in known
             ]
         batches.append([Sample(digest(one), part_sizes(one)) for one in known])
-        self._samples.setdefault(stream, []).append(known)
-        self._random_state = random_state()
+        self._samples.setdefault(stream_name, []).append(known)
+        self._random_state = generator_checksums()
         return samples
 
-    def load_sample(self, stream: str, index: Any, load_item: Callable[[Any], Any]) -> Any:
+    def load_sample(self, stream_name: str, index: Any, load_item: Callable[[Any], Any]) -> Any:
         """Return a sample, loaded with the same random numbers wherever and whenever that is."""
-        with Seeded(f"{stream} {index}"):
+        with SeededBlock(f"{stream_name} {index}"):
             item = load_item(index)
         # load four samples twice, to see whether they are the same
         if self._loaded_twice < 4:
             self._loaded_twice += 1
-            with Seeded(f"{stream} {index}"):
+            with SeededBlock(f"{stream_name} {index}"):
                 if digest(serialize_any(load_item(index), index)) != digest(serialize_any(item, index)):
                     self.record.facts["random samples"] = True
         return item
 
-    def _original_sample(self, stream: str, rank: int, batch: int, place: int) -> Any:
+    def _original_sample(self, stream_name: str, rank: int, batch_index: int, position: int) -> Any:
         """Return a written sample that a rank was given in the first run."""
         if rank not in self._supplies:
             self._supplies[rank] = torch.load(Path(self.plan.samples_folder, f"{rank}.samples"), weights_only=True)
-        return self._supplies[rank][stream][batch][place]
+        return self._supplies[rank][stream_name][batch_index][position]
 
-    def collate_batch(self, samples: int, batch: Any) -> Any:
+    def convert_batch(self, num_samples: int, batch: Any) -> Any:
         """Return a batch that was made of so many samples, in the precision of the run."""
-        rows = rows_of(batch)
-        if rows is not None and rows != samples:
-            self.record.facts.setdefault("collated", [rows, samples])
+        rows = count_rows(batch)
+        if rows is not None and rows != num_samples:
+            self.record.facts.setdefault("collated", [rows, num_samples])
         if self.plan.precision != "float64":
             return batch
         return convert_tensors(batch, lambda part: part.double() if part.is_floating_point() else part)
 
     def before_collating(self) -> None:
         """Note the random state when a balanced loader makes a batch."""
-        self.look_for_draws()
-        self._random_state = random_state()
+        self.check_random_draws()
+        self._random_state = generator_checksums()
 
     @property
     def draws_are_samples(self) -> bool:
         """True if numbers that the script draws now may be those of samples: no loader has yielded any."""
         return all(stream.startswith(RANDINT_STREAM) for stream in self.record.streams)
 
-    def look_beside(self) -> None:
+    def check_other_draws(self) -> None:
         """Note whether something else was drawn since the last step: then a row may not follow from its index."""
-        if self._random_state_at_step is not None and used_since(self._random_state_at_step):
+        if self._random_state_at_step is not None and generators_used_since(self._random_state_at_step):
             self._facts["beside"] = True
         self._random_state_at_step = None
 
-    def look_for_draws(self) -> None:
+    def check_random_draws(self) -> None:
         """Note whether the script drew random numbers since it was given its samples."""
-        if self._random_state is not None and used_since(self._random_state):
+        if self._random_state is not None and generators_used_since(self._random_state):
             self._facts["draws"] = True
 
-    def expect_draw(self) -> None:
+    def ignore_last_draw(self) -> None:
         """Take what was just drawn as numbers of samples, or as part of an evaluation."""
         if self._random_state is not None:
-            self._random_state = random_state()
+            self._random_state = generator_checksums()
         if self._random_state_at_step is not None:
-            self._random_state_at_step = random_state()
+            self._random_state_at_step = generator_checksums()
 
     def is_evaluating(self) -> bool:
         """Return whether gradients are off and no model is in training: what is drawn now concerns no step."""
@@ -213,16 +216,16 @@ class StepRecorder:
         self._depth += 1
         if self._depth > 1:
             return
-        self.look_for_draws()
+        self.check_random_draws()
         if self._backward_norm is not None:
-            self.note(scale=self._norm() / (self._backward_norm or float("nan")))
+            self.record_facts(scale=self._gradient_norm() / (self._backward_norm or float("nan")))
         for loader in self._balanced_loaders:
-            self.note(sizes=[int(size) for size in loader.batch_sizes])
+            self.record_facts(sizes=[int(size) for size in loader.batch_sizes])
         if not self.record.steps:
             self.record.facts["trainer expects a divided loss"] = trainer_expects_divided_loss()
-        parameters = self._parameters(optimizer)
+        parameters = self._named_parameters(optimizer)
         for name, parameter in parameters.items():
-            self.record.initial_parameters.setdefault(name, fold_values(parameter))
+            self.record.initial_parameters.setdefault(name, compress_values(parameter))
         self._gradients = None if has_closure else gradients(parameters)
         if self.plan.frozen_parameters:
             self._parameters_before = [(parameter, parameter.detach().clone()) for parameter in parameters.values()]
@@ -230,40 +233,40 @@ class StepRecorder:
     def after_closure(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the gradients of a closure that is called for the first time in a step."""
         if self._gradients is None:
-            self._gradients = gradients(self._parameters(optimizer))
+            self._gradients = gradients(self._named_parameters(optimizer))
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the parameters; after the last step write the record and end the script."""
         self._depth -= 1
         if self._depth:
             return
-        parameters = self._parameters(optimizer)
+        parameters = self._named_parameters(optimizer)
         found = gradients(parameters) if self._gradients is None else self._gradients
         self._dtypes |= {str(one.dtype).removeprefix("torch.") for one in parameters.values()}
         delivered = {name: len(batches) for name, batches in self.record.streams.items()} | self._batch_counts
         with torch.no_grad():
             for parameter, before in self._parameters_before:
                 parameter.copy_(before)
-        after = {name: fold_values(parameter) for name, parameter in parameters.items()}
+        after = {name: compress_values(parameter) for name, parameter in parameters.items()}
         raw = {name: self._raw_gradients[id(one)] for name, one in parameters.items() if id(one) in self._raw_gradients}
         self.record.steps.append(
             StepRecord(delivered, found, after, self._facts, raw if len(raw) == len(parameters) else {})
         )
         self._trained_ids |= {id(one) for one in parameters.values()}
         self._facts, self._random_state, self._backward_norm = {}, None, None
-        self._random_state_at_step = random_state()
+        self._random_state_at_step = generator_checksums()
         if len(self.record.steps) >= self.plan.steps:
             self.finish()
 
     def after_backward(self) -> None:
         """Note how large the gradients are: an optimizer that finds others had them changed by the script."""
-        self._backward_norm = self._norm()
+        self._backward_norm = self._gradient_norm()
         self._facts["backward passes"] = self._facts.get("backward passes", 0) + 1
         if self.plan.frozen_parameters:
             unsharded = (one for one in self._known_parameters() if not hasattr(one, "full_tensor"))
-            self._raw_gradients = {id(one): fold_values(one.grad) for one in unsharded if one.grad is not None}
+            self._raw_gradients = {id(one): compress_values(one.grad) for one in unsharded if one.grad is not None}
 
-    def _norm(self) -> float:
+    def _gradient_norm(self) -> float:
         found = [one.grad for one in self._known_parameters() if one.grad is not None and not one.grad.is_sparse]
         squares = [float(getattr(one, "to_local", lambda one=one: one)().norm()) ** 2 for one in found]
         return math.sqrt(sum(squares))
@@ -276,11 +279,11 @@ class StepRecorder:
         """Count a batch of a balanced loader."""
         self._batch_counts[name] = self._batch_counts.get(name, 0) + 1
 
-    def watch(self, loader: Any) -> None:
+    def track_batch_sizes(self, loader: Any) -> None:
         """Note the sizes of a balanced loader's batches in every step."""
         self._balanced_loaders.append(loader)
 
-    def note(self, **facts: Any) -> None:
+    def record_facts(self, **facts: Any) -> None:
         """Note facts about the step under way."""
         for name, fact in facts.items():
             self._facts.setdefault(name, []).append(fact)
@@ -292,18 +295,18 @@ class StepRecorder:
         self.has_finished = True
         self.record.rank, self.record.world_size = self._rank(), self._world_size()
         self.record.facts |= {
-            "mixing": self.parameter_names.mixing_layers(),
+            "mixing": self.parameter_names.batch_norm_layers(),
             "hooks": self.parameter_names.hooked_parameters(),
-            "not trained": self.parameter_names.describe_untrained(self._trained_ids, fold_values),
+            "not trained": self.parameter_names.describe_untrained(self._trained_ids, compress_values),
             "dtypes": sorted(self._dtypes),
         }
         torch.save(self._samples, self.folder / f"{self.record.rank}.samples")
         self.record.save(self.folder)
         self._on_end(self.folder, self.record.world_size)
 
-    def _parameters(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    def _named_parameters(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
         stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        return self.parameter_names.of(stepped, self.plain_named_parameters)
+        return self.parameter_names.name_parameters(stepped, self.plain_named_parameters)
 
     @staticmethod
     def _rank() -> int:
@@ -326,12 +329,12 @@ def trainer_expects_divided_loss() -> bool:
 def gradients(parameters: dict[str, torch.Tensor]) -> dict[str, Array]:
     """Return the gradients of parameters, zero where there is none."""
     return {
-        name: fold_values(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        name: compress_values(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
         for name, parameter in parameters.items()
     }
 
 
-def fold_values(tensor: torch.Tensor) -> Array:
+def compress_values(tensor: torch.Tensor) -> Array:
     """Return a tensor's values; of a large one, sums of its values with random signs.
 
     A difference between two tensors shows in the sums, which are linear.
