@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.asynchronous import EpochSampler, Optimizer, SampleBatch, Scheme, Server, Stamp, Vector
+from paceline.coordinator.asynchronous import EpochSampler, Optimizer, SampleBatch, Scheme, Server, StepToken, Vector
 from paceline.eval.asynchronous import EventQueue, FleetTimes
 from paceline.predictors import EWMA
 
@@ -147,7 +147,7 @@ class Ran:
 
 @dataclass(eq=False)
 class _Step:
-    stamp: Stamp
+    stamp: StepToken
     assigned: SampleBatch
     gradient: Vector
     began: float
@@ -230,7 +230,7 @@ class Race:
         verdict = self.server.push(
             f"worker{row}", step.stamp, step.gradient, seconds=took, comm_seconds=comm, now=self.events.now
         )
-        for name in verdict.given_up:
+        for name in verdict.abandoned_workers:
             self._leave(int(name.removeprefix("worker")))
         self._pull(row)
         for other in sorted(self.waiting - {row}):
@@ -258,11 +258,11 @@ class Race:
                 }
                 self.orders[int(epoch)] = np.stack([orders[int(seed)] for seed in self.seeds])
             here = assigned.epochs == epoch
-            rows_SB[:, here] = self.orders[int(epoch)][:, assigned.rows[here]]
+            rows_SB[:, here] = self.orders[int(epoch)][:, assigned.indices[here]]
         return rows_SB
 
     def _costs(self, assigned: SampleBatch) -> Array:
-        return np.ones(len(assigned)) if self.course.costs is None else self.course.costs[assigned.rows]
+        return np.ones(len(assigned)) if self.course.costs is None else self.course.costs[assigned.indices]
 
     def _evaluated(self, budget: float) -> bool:
         """Evaluate if it is time; return whether the race is over."""

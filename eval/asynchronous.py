@@ -312,7 +312,7 @@ class _RunningRace:
             return
         if worker.wait_start is not None:
             worker.waited_seconds, worker.wait_start = worker.waited_seconds + now - worker.wait_start, None
-        worker.gradient = self.task.gradient(worker.pulled.parameters, worker.pulled.assigned.rows)
+        worker.gradient = self.task.gradient(worker.pulled.parameters, worker.pulled.assigned.indices)
         worker.start_time, worker.step_number = now, worker.step_number + 1
         start = now + self.times.comm_seconds / 2
         took = self.times.seconds(worker.worker_index, len(worker.pulled.assigned), start)
@@ -335,7 +335,7 @@ class _RunningRace:
             raise _DivergedError
         if self.server.sampler.applied >= self.budget * len(self.curve) / self.settings.evaluations:
             self.curve.append((self.events.now, self.task.accuracy(self.server.parameters)))
-        for other in verdict.given_up:  # it leaves the step, and says how far it was
+        for other in verdict.abandoned_workers:  # it leaves the step, and says how far it was
             gone = self.workers[other]
             start = gone.start_time + self.times.comm_seconds / 2
             if now > start:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, saps, scheme
-from paceline.coordinator.asynchronous.rules import BoundedSlackGate, MeanGathering, SlackRangeGate
+from paceline.coordinator.asynchronous.rules import BoundedSlackGate, MeanAggregation, SlackRangeGate
 
 
 def server_of(rules, workers="abc", start=(1.0,), rate=0.1, batch=10, samples=10_000):
@@ -163,30 +163,30 @@ def test_dssp_grants_extra_steps():
 
 
 def test_k_sync_cancels_the_others():
-    server = server_of(replace(scheme("k-sync", 3), gathering=MeanGathering(2)))
+    server = server_of(replace(scheme("k-sync", 3), aggregation=MeanAggregation(2)))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
     verdict = push(server, "b", pulled["b"], 3.0)
     assert server.parameters == pytest.approx([1.0 - 0.1 * 2.0])
-    assert verdict.given_up == ("c",)
-    assert server.is_given_up("c", pulled["c"].stamp)
+    assert verdict.abandoned_workers == ("c",)
+    assert server.is_abandoned("c", pulled["c"].stamp)
     assert push(server, "c", pulled["c"], 100.0).outcome is Outcome.DROPPED
     assert server.parameters == pytest.approx([0.8])
 
 
 def test_backup_workers_drop_late_pushes():
-    server = server_of(replace(scheme("backup", 3), gathering=MeanGathering(2)))
+    server = server_of(replace(scheme("backup", 3), aggregation=MeanAggregation(2)))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
     push(server, "b", pulled["b"], 3.0)
     assert server.version == 1
     assert push(server, "c", pulled["c"], 100.0).outcome is Outcome.DROPPED
-    assert server.pull("a").assigned.rows.tolist() == pulled["c"].assigned.rows.tolist()
+    assert server.pull("a").assigned.indices.tolist() == pulled["c"].assigned.indices.tolist()
 
 
 def test_k_batch_async_and_k_async():
     for name, waits in (("k-batch-async", False), ("k-async", True)):
-        server = server_of(replace(scheme(name, 3), gathering=MeanGathering(2)))
+        server = server_of(replace(scheme(name, 3), aggregation=MeanAggregation(2)))
         push(server, "a", server.pull("a"), 1.0)
         again = server.pull("a")
         assert (again is None) == waits
@@ -196,7 +196,7 @@ def test_k_batch_async_and_k_async():
 
 
 def test_fed_buff_scales_by_staleness():
-    server = server_of(replace(scheme("fed-buff", 3), gathering=MeanGathering(2)))
+    server = server_of(replace(scheme("fed-buff", 3), aggregation=MeanAggregation(2)))
     a, b, c = (server.pull(worker) for worker in "abc")
     push(server, "a", a, 1.0)
     push(server, "b", b, 3.0)
@@ -223,9 +223,9 @@ def test_saps_gives_up_a_straggler():
     straggler = server.pull("c")
     push(server, "a", server.pull("a"), 0.0)
     verdicts = [push(server, "b", server.pull("b"), 1.0) for _ in range(3)]
-    assert [verdict.given_up for verdict in verdicts] == [(), (), ("c",)]
+    assert [verdict.abandoned_workers for verdict in verdicts] == [(), (), ("c",)]
     assert server.parameters == pytest.approx([0.7])
-    assert server.pull("a").assigned.rows.tolist() == straggler.assigned.rows.tolist()
+    assert server.pull("a").assigned.indices.tolist() == straggler.assigned.indices.tolist()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, Stamp, scheme
+from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, StepToken, scheme
 from paceline.predictors import EWMA, LastValue
 
 SAMPLES, BATCH = 50, 8
@@ -68,12 +68,12 @@ class Watched:
         gradient = np.full(2, math.nan) if what == "nan" else np.ones(2)
         count = max(len(pulled.assigned) // 2, 1) if what == "part" else len(pulled.assigned)
         verdict = self.server.push(worker, pulled.stamp, gradient, count, seconds=count * (1 + ord(worker) % 4))
-        self._given_up(verdict.given_up)
+        self._given_up(verdict.abandoned_workers)
         if verdict.outcome in (Outcome.APPLIED, Outcome.DAMPED, Outcome.GATHERED):
-            self.gathered.append(pulled.assigned.first(count))
+            self.gathered.append(pulled.assigned.head(count))
         if self.server.gathered == 0:
             for hand in self.gathered:
-                self.applied.update(zip(hand.epochs.tolist(), hand.rows.tolist(), strict=True))
+                self.applied.update(zip(hand.epochs.tolist(), hand.indices.tolist(), strict=True))
             self.gathered = []
 
     def _given_up(self, workers, *more):
@@ -81,7 +81,7 @@ class Watched:
             self.under_way.pop(worker, None)
         if self.server.gathered == 0:
             for hand in self.gathered:
-                self.applied.update(zip(hand.epochs.tolist(), hand.rows.tolist(), strict=True))
+                self.applied.update(zip(hand.epochs.tolist(), hand.indices.tolist(), strict=True))
             self.gathered = []
 
 
@@ -163,14 +163,14 @@ def test_bad_gradient_is_refused(fault):
     verdict = server.push("a", pulled.stamp, make(np.zeros(2)))
     assert verdict.why == f"Refused the push of a: {reason}; its 8 samples go back"
     assert (server.parameters.tolist(), server.version) == ([0.0, 0.0], 0)
-    assert server.pull("b").assigned.rows.tolist() == pulled.assigned.rows.tolist()
+    assert server.pull("b").assigned.indices.tolist() == pulled.assigned.indices.tolist()
 
 
 def test_invalid_pushes_change_nothing():
     server = Watched("asp").server
     pulled = server.pull("a")
-    assert "is from the future; the version is 0" in server.push("a", Stamp(5, 0), np.ones(2)).why
-    assert "is from the future" in server.push("a", Stamp(0, 9), np.ones(2)).why
+    assert "is from the future; the version is 0" in server.push("a", StepToken(5, 0), np.ones(2)).why
+    assert "is from the future" in server.push("a", StepToken(0, 9), np.ones(2)).why
     assert server.push("a", pulled.stamp, np.ones(2)).outcome is Outcome.APPLIED
     once = server.state_dict()
     assert "did it push twice?" in server.push("a", pulled.stamp, np.ones(2)).why
@@ -251,7 +251,7 @@ def test_straggler_is_found_before_its_first_push():
     told = server.staleness_reports()
     assert [one.is_straggler for one in told] == [False, False, False, True]
     assert np.isnan(told[3].staleness)
-    assert told[3].expected == pytest.approx(27.0)
+    assert told[3].expected_staleness == pytest.approx(27.0)
     server.push("d", held.stamp, np.zeros(2), seconds=9.0)
     assert server.staleness_reports()[3].staleness == 13.0
     assert "d is a straggler: its pushes have been 13 versions stale" in server.staleness_reports()[3].why

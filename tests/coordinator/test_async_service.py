@@ -204,7 +204,7 @@ def trained_with(sinks, rules=None, samples=240, bad=0):
                 return server
             gradient = np.full(2, np.nan if turn < bad else 1.0)
             service.push(worker, work.stamp, gradient, seconds=len(work.assigned) / 100)
-        if turn % 8 == 7 or server.sampler.empty:
+        if turn % 8 == 7 or server.sampler.is_exhausted:
             if not held.ended:
                 service.push("worse", held.stamp, np.ones(2), seconds=len(held.assigned) / 10)
             held = service.pull("worse")

@@ -22,13 +22,13 @@ def test_sampler_equals_a_plain_queue(acts, count, epochs, seed):
         fresh.extend((epoch, int(row)) for row in np.random.default_rng((seed, epoch)).permutation(count))
     for what, number, least in acts:
         left = len(back) + len(fresh) if epochs else math.inf
-        assert sampler.left == left
-        assert sampler.empty == (left == 0)
+        assert sampler.num_remaining == left
+        assert sampler.is_exhausted == (left == 0)
         if what == "draw":
             number = int(left) if 0 < left - number < least else number
             wanted = [back.popleft() if back else fresh.popleft() for _ in range(min(number, len(back) + len(fresh)))]
             assigned = sampler.draw(number, least)
-            assert list(zip(assigned.epochs.tolist(), assigned.rows.tolist(), strict=True)) == wanted
+            assert list(zip(assigned.epochs.tolist(), assigned.indices.tolist(), strict=True)) == wanted
             held.append((assigned, wanted))
         elif what == "resume":
             state = sampler.state_dict([assigned for assigned, _ in held])
@@ -39,8 +39,10 @@ def test_sampler_equals_a_plain_queue(acts, count, epochs, seed):
         elif held:
             assigned, wanted = held.pop(0)
             kept = min(number, len(wanted))
-            sampler.mark_applied(assigned.first(kept)) if what == "apply" else sampler.give_back(assigned.first(kept))
-            sampler.give_back(assigned.after(kept))
+            sampler.mark_applied(assigned.head(kept)) if what == "apply" else sampler.return_samples(
+                assigned.head(kept)
+            )
+            sampler.return_samples(assigned.skip(kept))
             for epoch, _ in wanted[:kept] if what == "apply" else []:
                 applied[epoch] = applied.get(epoch, 0) + 1
             back.extend(wanted if what != "apply" else wanted[kept:])
@@ -57,7 +59,7 @@ def test_sampler_equals_a_plain_queue(acts, count, epochs, seed):
     [
         (lambda: EpochSampler(0), "samples must be at least 1, got 0"),
         (lambda: EpochSampler(3, epochs=0), "epochs must be at least 1, or None for no end, got 0"),
-        (lambda: EpochSampler(3).draw(0), "count must be at least 1 sample, got 0"),
+        (lambda: EpochSampler(3).draw(0), "num_samples must be at least 1 sample, got 0"),
     ],
 )
 def test_wrong_numbers_are_refused(make, sentence):
@@ -76,9 +78,9 @@ def test_state_of_other_samples_is_refused():
         (EpochSampler(4, seed=2), "this one has 4 samples and seed 2: create it with the same values"),
         (EpochSampler(4, seed=1, epochs=2), "is in epoch 3, but epochs is 2: set epochs to at least 3"),
     ):
-        before = other.draw(2).rows.tolist()
-        other.give_back(other.draw(1))
+        before = other.draw(2).indices.tolist()
+        other.return_samples(other.draw(1))
         with pytest.raises(ValueError, match=sentence):
             other.load_state_dict(sampler.state_dict())
         assert len(before) == 2
-        assert other.left in (math.inf, 6)
+        assert other.num_remaining in (math.inf, 6)

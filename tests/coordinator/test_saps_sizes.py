@@ -64,21 +64,21 @@ def driven(rules, cost_N, pace_W, batch=8, steps=2500):
 
     def begin(row, now):
         pulled = server.pull(names[row])
-        pulls.update(zip(pulled.assigned.epochs.tolist(), pulled.assigned.rows.tolist(), strict=True))
+        pulls.update(zip(pulled.assigned.epochs.tolist(), pulled.assigned.indices.tolist(), strict=True))
         under_way[row] = pulled, now
-        took = pace_W[row] * cost_N[pulled.assigned.rows].sum()
-        heapq.heappush(queue, (now + took, row, pulled.stamp.ticket))
+        took = pace_W[row] * cost_N[pulled.assigned.indices].sum()
+        heapq.heappush(queue, (now + took, row, pulled.stamp.step_id))
 
     for row in range(len(names)):
         begin(row, 0.0)
     while steps:
         now, row, ticket = heapq.heappop(queue)
         pulled, began = under_way[row]
-        if pulled.stamp.ticket != ticket:
+        if pulled.stamp.step_id != ticket:
             continue
         steps -= 1
         verdict = server.push(names[row], pulled.stamp, np.zeros(1), seconds=now - began)
-        for late in (int(name[1:]) for name in verdict.given_up):
+        for late in (int(name[1:]) for name in verdict.abandoned_workers):
             server.report(names[late], 1, max(now - under_way[late][1], 1e-9))
             begin(late, now)
         begin(row, now)
@@ -127,7 +127,7 @@ def test_ledger_counts_seconds_of_abandoned_steps():
     slow = server.pull("b")
     for _ in range(2):
         server.push("a", server.pull("a").stamp, np.zeros(1), seconds=1.0)
-    assert server.is_given_up("b", slow.stamp)
+    assert server.is_abandoned("b", slow.stamp)
     assert server.ledger.wasted_seconds_share == 0.0
     server.push("b", slow.stamp, np.zeros(1), seconds=6.0)
     assert server.ledger.wasted_seconds_share == pytest.approx(6 / 8)

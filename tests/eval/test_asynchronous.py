@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import saps, scheme
-from paceline.coordinator.asynchronous.rules import MeanGathering
+from paceline.coordinator.asynchronous.rules import MeanAggregation
 from paceline.datasets import Trace
 from paceline.eval.asynchronous import FleetTimes, RaceSettings, simulate_training
 
@@ -63,8 +63,8 @@ def test_balanced_batches_end_together():
 
 
 def test_k_sync_cancels_and_backup_wastes():
-    canceled = ran(replace(scheme("k-sync", 3), gathering=MeanGathering(2)), fleet(1.0, 1.0, 10.0))
-    late = ran(replace(scheme("backup", 3), gathering=MeanGathering(2)), fleet(1.0, 1.0, 10.0))
+    canceled = ran(replace(scheme("k-sync", 3), aggregation=MeanAggregation(2)), fleet(1.0, 1.0, 10.0))
+    late = ran(replace(scheme("backup", 3), aggregation=MeanAggregation(2)), fleet(1.0, 1.0, 10.0))
     assert canceled.seconds[-1] == late.seconds[-1] == pytest.approx(32.0)
     assert canceled.server.ledger.wasted_share == pytest.approx(1 / 3, abs=0.02)
     assert late.server.ledger.wasted_share == pytest.approx(3 / 67, abs=0.02)

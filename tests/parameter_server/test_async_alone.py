@@ -106,15 +106,15 @@ def test_push_is_of_one_batch(alone):
     job, model, _ = started()
     with pytest.raises(RuntimeError, match="call it once for each batch of the loop"):
         job.push()
-    assert not job.is_given_up(), "there is no step"
+    assert not job.is_abandoned(), "there is no step"
     with pytest.raises(RuntimeError, match=r"call job\.push\(\) after loss\.backward\(\)"):
         looped(job, lambda inputs: computed(model, inputs))
     job, model, _ = started()
     for inputs, _ in job:
-        assert not job.is_given_up()
+        assert not job.is_abandoned()
         computed(model, inputs)
         job.push()
-        assert not job.is_given_up()
+        assert not job.is_abandoned()
         with pytest.raises(RuntimeError, match="call it once for each batch of the loop"):
             job.push()
 

@@ -76,5 +76,5 @@ def test_all_that_a_plan_says_reaches_its_server(tmp_path):
     server = service.server
     assert (service.patience, service.checkpoint, service.checkpoint_every) == (5.0, file, 16)
     assert (server.batch, server.min_batch, server.sampler.epochs) == (4, 2, 3)
-    orders = [[plan(seed=seed).service().server.sampler.draw(64).rows.tolist() for _ in range(2)] for seed in (7, 8)]
+    orders = [[plan(seed=seed).service().server.sampler.draw(64).indices.tolist() for _ in range(2)] for seed in (7, 8)]
     assert orders[0][0] == orders[0][1] != orders[1][0]

@@ -180,7 +180,7 @@ def test_nan_worker_stops_other_finishes():
 def misbehaving(rank):
     import torch
 
-    from paceline.coordinator.asynchronous import Stamp
+    from paceline.coordinator.asynchronous import StepToken
     from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
@@ -191,7 +191,7 @@ def misbehaving(rank):
     if rank == 1:
         link, good = job.link, torch.zeros(5)
         link.pull()  # as long as it holds samples, the others cannot end the training without it
-        link.push(Stamp(99, 99), good, 8, 0.1, 0.0)  # from the future
+        link.push(StepToken(99, 99), good, 8, 0.1, 0.0)  # from the future
         work = link.pull()
         link.push(work.stamp, torch.zeros(7), len(work.assigned), 0.1, 0.0)  # too long
         work = link.pull()
@@ -320,7 +320,7 @@ def asking_late(rank):
     for inputs, targets in job:
         loss_of(model, inputs, targets).backward()
         job.push()
-        assert not job.is_given_up(), "no step is under way"
+        assert not job.is_abandoned(), "no step is under way"
         if rank == 1:
             raise KeyError("after a push")
     return True

@@ -197,7 +197,7 @@ class RayWorker:
                 return self.name
             note = WorkItem(work.stamp, work.parameters[:0], work.assigned, 0.0)  # its parameters need not travel back
             began = time.monotonic()
-            gradient = self.gradient(work.parameters, work.assigned.rows)
+            gradient = self.gradient(work.parameters, work.assigned.indices)
             ended = time.monotonic()
             comm_seconds = max(began - requested - work.waited_seconds, 0.0) + push_seconds
             outcome = ray.get(self.server.push.remote(self.name, note, gradient, ended - began, comm_seconds))

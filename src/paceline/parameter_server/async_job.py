@@ -205,7 +205,7 @@ class AsyncJob:
                 self._pull()
                 if self._work is None or self._work.ended:
                     break
-                yield self.collate([self.dataset[int(row)] for row in self._work.assigned.rows])
+                yield self.collate([self.dataset[int(row)] for row in self._work.assigned.indices])
                 if not self._is_step_over:
                     raise RuntimeError("call job.push() after loss.backward(), in place of optimizer.step()")
             self._end_epochs()
@@ -233,11 +233,11 @@ class AsyncJob:
         self.link.push(self._work.stamp, gradient, samples, seconds, self._pull_seconds + self._push_seconds)
         self._push_seconds = time.monotonic() - self._step_began - seconds
 
-    def is_given_up(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Return whether the server has given up the step under way: a loop of micro-batches may then skip its push."""
         if self._work is None or self._is_step_over:  # after a push the server's answer is on its way
             return False
-        self._is_step_over = self.link.is_given_up(self._work.stamp)
+        self._is_step_over = self.link.is_abandoned(self._work.stamp)
         return self._is_step_over
 
     def load_newest(self) -> None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Vector
 from paceline.coordinator.asynchronous.server import Outcome
-from paceline.coordinator.asynchronous.workers import Stamp
+from paceline.coordinator.asynchronous.workers import StepToken
 from paceline.parameter_server.service import Service, WorkItem
 from paceline.parameter_server.torch_optimizer import HEADER_FLOATS
 
@@ -47,7 +47,7 @@ class MessageHeader:
     code: int
     """The worker's request; in an answer, the number of its last push's outcome."""
     version: int = -1
-    ticket: int = -1
+    step_id: int = -1
     samples: int = 0
     """Samples of a push, or samples assigned in an answer."""
     numbers: int = 0
@@ -107,14 +107,14 @@ class LocalLink:
         self.outcome, self._last_outcome = self._last_outcome, None
         return self.service.pull(self.worker, into=self._parameter_row)
 
-    def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
+    def push(self, stamp: StepToken, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         """Send a gradient; its outcome is known after the next pull."""
         row = gradient.float().numpy()
         verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
         self._last_outcome = verdict.outcome
 
-    def is_given_up(self, stamp: Stamp) -> bool:
-        return self.service.is_given_up(self.worker, stamp)
+    def is_abandoned(self, stamp: StepToken) -> bool:
+        return self.service.is_abandoned(self.worker, stamp)
 
     def leave(self) -> None:
         """Leave the job: the server gives this worker's samples to others."""
@@ -152,13 +152,13 @@ class GlooLink:
         first = _header_view(self._receive_buffer)[HEADER_FIELDS : HEADER_FIELDS + min(header.samples, ROWS_IN_HEADER)]
         rows = torch.cat([first, more]).numpy()
         return WorkItem(
-            Stamp(header.version, header.ticket),
+            StepToken(header.version, header.step_id),
             self._receive_buffer[HEADER_FLOATS:].numpy(),
             SampleBatch(rows, np.zeros(len(rows), np.int64)),
             header.seconds / NANOS_PER_SECOND,
         )
 
-    def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
+    def push(self, stamp: StepToken, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         wire_dtype_index = list(WIRE_DTYPES.values()).index(gradient.dtype)
         times = round(seconds * NANOS_PER_SECOND), round(comm_seconds * NANOS_PER_SECOND)
         is_row = gradient.data_ptr() == self.send_buffer[HEADER_FLOATS:].data_ptr() and gradient.numel() == self.numbers
@@ -172,7 +172,7 @@ class GlooLink:
                 send_tensor(gradient, SERVER_RANK, self.group)
             self._is_answer_pending = True
 
-    def is_given_up(self, stamp: Stamp) -> bool:
+    def is_abandoned(self, stamp: StepToken) -> bool:
         with _server_answers():
             _send_message(MessageHeader(Request.POLL, *stamp), SERVER_RANK, self.group)
             answer = receive_tensor(HEADER_FLOATS, torch.float32, SERVER_RANK, self.group)
@@ -209,7 +209,7 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                     )
                 dtype = list(WIRE_DTYPES.values())[header.wire_dtype_index]
                 gradient = receive_tensor(header.numbers, dtype, rank, group).float()
-            stamp = Stamp(header.version, header.ticket)
+            stamp = StepToken(header.version, header.step_id)
             if header.code in (Request.PUSH, Request.PUSH_SEPARATE):
                 seconds, comm_seconds = header.seconds / NANOS_PER_SECOND, header.comm_seconds / NANOS_PER_SECOND
                 verdict = service.push(
@@ -218,7 +218,7 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 last = OUTCOMES.index(verdict.outcome)
             if header.code in (Request.PULL, Request.PUSH, Request.PUSH_SEPARATE):
                 work = service.pull(worker, into=out[HEADER_FLOATS:].numpy())
-                rows = torch.from_numpy(np.ascontiguousarray(work.assigned.rows))
+                rows = torch.from_numpy(np.ascontiguousarray(work.assigned.indices))
                 _header_view(out)[HEADER_FIELDS : HEADER_FIELDS + len(rows[:ROWS_IN_HEADER])] = rows[:ROWS_IN_HEADER]
                 waited = round(work.waited_seconds * NANOS_PER_SECOND)
                 _send_message(MessageHeader(last, *work.stamp, len(rows), numbers, seconds=waited), rank, group, out)
@@ -227,7 +227,7 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                     return
                 last = NOTHING_PUSHED
             elif header.code == Request.POLL:
-                given_up = service.is_given_up(worker, stamp)
+                given_up = service.is_abandoned(worker, stamp)
                 _send_message(MessageHeader(Request.POLL, samples=int(given_up)), rank, group)
             else:
                 return

@@ -18,11 +18,11 @@ import numpy as np
 
 from paceline._files import atomic_write
 from paceline._text import count, join_names
-from paceline.coordinator.asynchronous.epoch_sampler import NO_SAMPLES
+from paceline.coordinator.asynchronous.epoch_sampler import EMPTY_BATCH
 from paceline.coordinator.asynchronous.optimizer import Vector
 from paceline.coordinator.asynchronous.server import WASTED_OUTCOMES, Outcome, Pulled, Server, Verdict
 from paceline.coordinator.asynchronous.staleness import StalenessReport
-from paceline.coordinator.asynchronous.workers import Stamp
+from paceline.coordinator.asynchronous.workers import StepToken
 from paceline.recording.records import Round
 
 logger = logging.getLogger("paceline.asynchronous")
@@ -55,7 +55,7 @@ class WorkItem(Pulled):
 
 def finished_work(parameters: Vector, waited_seconds: float = 0.0) -> WorkItem:
     """Return the work item that ends a worker's loop: no samples, and the final parameters, ``[P]``."""
-    return WorkItem(Stamp(-1, -1), parameters, NO_SAMPLES, waited_seconds)
+    return WorkItem(StepToken(-1, -1), parameters, EMPTY_BATCH, waited_seconds)
 
 
 @dataclass(eq=False)
@@ -140,7 +140,7 @@ class Service:
     def push(
         self,
         worker: str,
-        stamp: Stamp,
+        stamp: StepToken,
         gradient: Vector,
         samples: int | None = None,
         *,
@@ -161,10 +161,10 @@ class Service:
         self._save_if_due()
         return verdict
 
-    def is_given_up(self, worker: str, stamp: Stamp) -> bool:
+    def is_abandoned(self, worker: str, stamp: StepToken) -> bool:
         """Return whether a step was given up."""
         with self._change_condition:
-            return self.server.is_given_up(worker, stamp)
+            return self.server.is_abandoned(worker, stamp)
 
     @property
     def patience_now(self) -> float:
@@ -242,7 +242,7 @@ class Service:
                 waited_before, events = True, self._events
                 # Whoever began a step meanwhile, perhaps with what another thread has just taken back, gets its time.
                 woken = self._change_condition.wait(self._patience)
-                if woken or events != self._events or not self.server.sampler.empty:
+                if woken or events != self._events or not self.server.sampler.is_exhausted:
                     continue
                 # No samples are left but those that steps under way hold.
                 for member in [one for one in self.server.fleet if one.step is not None]:
@@ -375,7 +375,7 @@ class RoundRecorder:
 def _describe_round(before: ServerSnapshot, snapshot: ServerSnapshot, verdicts: Sequence[Verdict]) -> str:
     """Return what happened in a round and why; an empty text if nothing did."""
     returned = snapshot.wasted[Outcome.ABANDONED] - before.wasted[Outcome.ABANDONED]
-    given_up = [worker for one in verdicts for worker in one.given_up]
+    given_up = [worker for one in verdicts for worker in one.abandoned_workers]
     freed = [worker for worker in before.stragglers if worker in snapshot.sizes and worker not in snapshot.stragglers]
     stayed = [worker for worker in snapshot.sizes if worker in before.sizes]
     changed = [f"{w} {before.sizes[w]} to {snapshot.sizes[w]}" for w in stayed if before.sizes[w] != snapshot.sizes[w]]

@@ -226,7 +226,7 @@ class TorchOptimizer:
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> optimizer = TorchOptimizer(model, torch.optim.SGD(model.parameters(), lr=0.5))
     >>> parameters = np.array([1.0], dtype=np.float32)
-    >>> optimizer.step(parameters, np.array([1.0], dtype=np.float32), factor=0.5, applied=0)
+    >>> optimizer.step(parameters, np.array([1.0], dtype=np.float32), lr_factor=0.5, samples_applied=0)
     >>> parameters
     array([0.75], dtype=float32)
     """
@@ -255,15 +255,15 @@ class TorchOptimizer:
         self.scheduler_copy = None if scheduler is None else SchedulerCopy(scheduler, samples_per_schedule_step)
         self.schedule = None if isinstance(schedule, LRScheduler) else schedule
 
-    def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
+    def step(self, parameters: Vector, gradient: Vector, lr_factor: float, samples_applied: int) -> None:
         """Take a step, in place, ``[P]``."""
         row = self.flat.parameters
         if parameters is not row:
             row[:] = parameters
         self.flat.set_gradient(torch.from_numpy(np.ascontiguousarray(gradient, dtype=np.float32)))
         if self.scheduler_copy is not None:
-            self.scheduler_copy.step_to(applied)
-        now = factor * (self.schedule(applied) if self.schedule else 1.0)
+            self.scheduler_copy.step_to(samples_applied)
+        now = lr_factor * (self.schedule(samples_applied) if self.schedule else 1.0)
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * now

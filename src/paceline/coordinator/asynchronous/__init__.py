@@ -9,7 +9,7 @@ from paceline.coordinator.asynchronous.optimizer import SGD, Optimizer, Vector
 from paceline.coordinator.asynchronous.schemes import SCHEMES, Scheme, saps, scheme
 from paceline.coordinator.asynchronous.server import Ledger, Outcome, Pulled, Server, Verdict
 from paceline.coordinator.asynchronous.staleness import StalenessReport, expected_staleness
-from paceline.coordinator.asynchronous.workers import Stamp
+from paceline.coordinator.asynchronous.workers import StepToken
 
 __all__ = [
     "SCHEMES",
@@ -23,7 +23,7 @@ __all__ = [
     "Scheme",
     "Server",
     "StalenessReport",
-    "Stamp",
+    "StepToken",
     "Vector",
     "Verdict",
     "expected_staleness",

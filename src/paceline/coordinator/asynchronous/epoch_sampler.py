@@ -18,26 +18,28 @@ from paceline._arrays import Sizes
 class SampleBatch:
     """Samples that one worker holds: their rows in the data set, and the epoch that each belongs to, ``[n]``."""
 
-    rows: Sizes
+    indices: Sizes
     epochs: Sizes
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.indices)
 
-    def first(self, count: int) -> SampleBatch:
-        """Return the first samples, ``count`` of them."""
-        return SampleBatch(self.rows[:count], self.epochs[:count])
+    def head(self, num_samples: int) -> SampleBatch:
+        """Return the first samples, ``num_samples`` of them."""
+        return SampleBatch(self.indices[:num_samples], self.epochs[:num_samples])
 
-    def after(self, count: int) -> SampleBatch:
-        """Return all samples but the first ``count``."""
-        return SampleBatch(self.rows[count:], self.epochs[count:])
+    def skip(self, num_samples: int) -> SampleBatch:
+        """Return all samples but the first ``num_samples``."""
+        return SampleBatch(self.indices[num_samples:], self.epochs[num_samples:])
 
 
-NO_SAMPLES = SampleBatch(np.empty(0, np.int64), np.empty(0, np.int64))
+EMPTY_BATCH = SampleBatch(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def _join_batches(batches: Sequence[SampleBatch]) -> SampleBatch:
-    return SampleBatch(np.concatenate([one.rows for one in batches]), np.concatenate([one.epochs for one in batches]))
+    return SampleBatch(
+        np.concatenate([one.indices for one in batches]), np.concatenate([one.epochs for one in batches])
+    )
 
 
 class EpochSampler:
@@ -66,11 +68,11 @@ class EpochSampler:
 
     >>> sampler = EpochSampler(samples=6, seed=1, epochs=1)
     >>> one, two = sampler.draw(4), sampler.draw(4)
-    >>> sorted([*one.rows.tolist(), *two.rows.tolist()])
+    >>> sorted([*one.indices.tolist(), *two.indices.tolist()])
     [0, 1, 2, 3, 4, 5]
     >>> sampler.mark_applied(two)
-    >>> sampler.give_back(one)
-    >>> sorted(sampler.draw(9).rows) == sorted(one.rows)
+    >>> sampler.return_samples(one)
+    >>> sorted(sampler.draw(9).indices) == sorted(one.indices)
     True
     """
 
@@ -83,32 +85,32 @@ class EpochSampler:
         self.seed = seed
         self.epochs = epochs
         self.applied = 0
-        self._returned = NO_SAMPLES
+        self._returned = EMPTY_BATCH
         self._applied_by_epoch: Counter[int] = Counter()
         self._shuffle(0)
 
-    def draw(self, count: int, min_batch: int = 1) -> SampleBatch:
-        """Return up to ``count`` samples; fewer, or none, only where a finite number of epochs has been drawn.
+    def draw(self, num_samples: int, min_batch: int = 1) -> SampleBatch:
+        """Return up to ``num_samples`` samples; fewer, or none, only where a finite number of epochs has been drawn.
 
         Where fewer than ``min_batch`` would be left at the end, they are assigned too: nobody could use them alone.
         """
-        if count < 1:
-            raise ValueError(f"count must be at least 1 sample, got {count}")
-        if 0 < self.left - count < min_batch:
-            count = int(self.left)
-        draws = [self._returned.first(count)]
-        self._returned = self._returned.after(count)
-        count -= len(draws[0])
-        while count > 0 and not self.empty:
-            rows = self._order[self._place : self._place + count]
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1 sample, got {num_samples}")
+        if 0 < self.num_remaining - num_samples < min_batch:
+            num_samples = int(self.num_remaining)
+        draws = [self._returned.head(num_samples)]
+        self._returned = self._returned.skip(num_samples)
+        num_samples -= len(draws[0])
+        while num_samples > 0 and not self.is_exhausted:
+            rows = self._order[self._place : self._place + num_samples]
             draws.append(SampleBatch(rows, np.full(len(rows), self._epoch)))
-            count -= len(rows)
+            num_samples -= len(rows)
             self._place += len(rows)
             if self._place == self.samples:
                 self._shuffle(self._epoch + 1)
         return _join_batches(draws)
 
-    def give_back(self, assigned: SampleBatch) -> None:
+    def return_samples(self, assigned: SampleBatch) -> None:
         """Take back samples that were assigned and not applied."""
         self._returned = _join_batches([self._returned, assigned])
 
@@ -118,12 +120,12 @@ class EpochSampler:
         self._applied_by_epoch.update(assigned.epochs.tolist())
 
     @property
-    def empty(self) -> bool:
+    def is_exhausted(self) -> bool:
         """True if there is nothing to draw now; samples may still come back."""
         return not len(self._returned) and self.epochs is not None and self._epoch >= self.epochs
 
     @property
-    def left(self) -> float:
+    def num_remaining(self) -> float:
         """Number of samples that can be drawn now; infinite if the number of epochs is not limited."""
         fresh = math.inf if self.epochs is None else max(self.epochs - self._epoch, 0) * self.samples - self._place
         return len(self._returned) + fresh
@@ -147,7 +149,7 @@ class EpochSampler:
         return {
             "size": np.array([self.samples, self.seed, -1 if self.epochs is None else self.epochs]),
             "place": np.array([self._epoch, self._place, self.applied]),
-            "returned_rows": returned.rows,
+            "returned_rows": returned.indices,
             "returned_epochs": returned.epochs,
             "applied_epochs": np.array(list(self._applied_by_epoch), dtype=np.int64),
             "applied_counts": np.array(list(self._applied_by_epoch.values()), dtype=np.int64),

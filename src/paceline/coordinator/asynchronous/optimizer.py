@@ -25,7 +25,7 @@ class Optimizer(Protocol):
         """
         ...
 
-    def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
+    def step(self, parameters: Vector, gradient: Vector, lr_factor: float, samples_applied: int) -> None:
         """Take a step along the gradient, ``[P]``.
 
         Parameters
@@ -34,10 +34,10 @@ class Optimizer(Protocol):
             Changed in place.
         gradient
             Not to be changed or kept.
-        factor
+        lr_factor
             What the learning rate of this step is multiplied by. It comes apart from the gradient because an
             optimizer such as Adam divides the scale of a gradient out again.
-        applied
+        samples_applied
             Samples applied before this step, for schedules.
         """
         ...
@@ -70,7 +70,7 @@ class SGD:
     Examples
     --------
     >>> parameters = np.array([1.0, 2.0])
-    >>> SGD(0.5).step(parameters, np.array([1.0, -1.0]), factor=1.0, applied=0)
+    >>> SGD(0.5).step(parameters, np.array([1.0, -1.0]), lr_factor=1.0, samples_applied=0)
     >>> parameters
     array([0.5, 2.5])
     """
@@ -86,15 +86,15 @@ class SGD:
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
 
-    def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
-        rate = self.rate(applied) if callable(self.rate) else self.rate
+    def step(self, parameters: Vector, gradient: Vector, lr_factor: float, samples_applied: int) -> None:
+        rate = self.rate(samples_applied) if callable(self.rate) else self.rate
         if self.momentum and self._momentum_P is None:
             self._momentum_P = np.zeros_like(parameters)
         if self._momentum_P is None:
-            parameters -= rate * factor * gradient
+            parameters -= rate * lr_factor * gradient
         else:
             self._momentum_P *= self.momentum
-            self._momentum_P += factor * gradient
+            self._momentum_P += lr_factor * gradient
             parameters -= rate * self._momentum_P
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""The rules that schemes are made of: batch sizes, gates, damping, delay compensation, gathering."""
+"""The rules that schemes are made of: batch sizes, gates, damping, delay compensation, aggregation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
 from paceline.coordinator.asynchronous.optimizer import Vector, is_finite
-from paceline.coordinator.asynchronous.workers import Member, Workers
+from paceline.coordinator.asynchronous.workers import Workers, WorkerState
 from paceline.solver import split
 
 
@@ -58,7 +58,7 @@ class ForecastSizing(Sizing):
 
     Parameters
     ----------
-    first
+    initial_share
         Share of a full batch that a worker takes until its speed is known, above 0 and at most 1. A straggler that
         starts with a full batch is stale before anything is known of it, and early gradients are the largest.
 
@@ -75,14 +75,14 @@ class ForecastSizing(Sizing):
     array([32, 28,  7])
     """
 
-    first: float = 0.125
+    initial_share: float = 0.125
 
     def __post_init__(self) -> None:
-        if not 0 < self.first <= 1:
-            raise ValueError(f"first must lie in (0, 1], got {self.first}")
+        if not 0 < self.initial_share <= 1:
+            raise ValueError(f"initial_share must lie in (0, 1], got {self.initial_share}")
 
     def sizes(self, inputs: SizingInputs) -> Sizes:
-        sizes_W = np.full(len(inputs.sizes), self.first * inputs.batch)
+        sizes_W = np.full(len(inputs.sizes), self.initial_share * inputs.batch)
         if (known := inputs.has_reports).any():
             speed_W, spread_W = inputs.speed[known], np.nan_to_num(inputs.spread[known], posinf=0.0)
             fastest = int(speed_W.argmax())
@@ -135,24 +135,24 @@ class BalancedSizing(Sizing):
         return split(inputs.speed, inputs.batch * workers, lower=1, comm=inputs.overhead_seconds).sizes
 
 
-def _affordable_divisors(slower_W: Array, full_W: Array, comm_W: Array) -> Array:
-    """Return the factor by which each full batch may shrink, ``[W]``, at most ``slower_W``, at the allowed cost.
+def _affordable_divisors(max_divisor_W: Array, full_batch_seconds_W: Array, comm_seconds_W: Array) -> Array:
+    """Return the factor by which each full batch may shrink, ``[W]``, at most ``max_divisor_W``, at the allowed cost.
 
     Times are those of computing a full batch and of communication, in seconds.
     """
     # Smaller batches may cost 5% of the samples a second of full ones, as each pays for its wire.
-    needed = 0.95 * (1 / (comm_W + full_W)).sum()
+    needed = 0.95 * (1 / (comm_seconds_W + full_batch_seconds_W)).sum()
 
     def divisors(stretch: float) -> Array:
-        return np.maximum(slower_W / stretch, 1.0)
+        return np.maximum(max_divisor_W / stretch, 1.0)
 
     def is_affordable(stretch: float) -> bool:
         parts_W = 1 / divisors(stretch)
-        return bool((parts_W / (comm_W + full_W * parts_W)).sum() >= needed)
+        return bool((parts_W / (comm_seconds_W + full_batch_seconds_W * parts_W)).sum() >= needed)
 
     if is_affordable(1.0):
-        return slower_W
-    low, high = 0.0, float(np.log(slower_W.max()))
+        return max_divisor_W
+    low, high = 0.0, float(np.log(max_divisor_W.max()))
     # Steps of the search for the shortest times at that price.
     for _ in range(20):
         middle = (low + high) / 2
@@ -209,37 +209,37 @@ class AdaptiveCompensation(Compensation):
     ----------
     strength
         Lambda of the paper.
-    memory
-        Weight of the past in ms, in [0, 1): ms <- memory ms + (1 - memory) g * g, kept for each worker.
+    decay
+        Weight of the past in ms, in [0, 1): ms <- decay ms + (1 - decay) g * g, kept for each worker.
     """
 
     strength: float = 2.0
-    memory: float = 0.95
-    _squares: dict[str, Vector] = field(default_factory=dict, init=False, repr=False)
+    decay: float = 0.95
+    _mean_squares: dict[str, Vector] = field(default_factory=dict, init=False, repr=False)
     """The mean square of each worker's gradients, ``[P]``."""
 
     def __post_init__(self) -> None:
         if not self.strength >= 0:
             raise ValueError(f"strength must be 0 or more, got {self.strength}")
-        if not 0 <= self.memory < 1:
-            raise ValueError(f"memory, the weight of past gradients, must lie in [0, 1), got {self.memory}")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay, the weight of past gradients, must lie in [0, 1), got {self.decay}")
 
     def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled_parameters: Vector) -> Vector:
         square_P: Vector = gradient * gradient
-        mean_P: Vector = (1 - self.memory) * square_P
-        if worker in self._squares:
-            mean_P += self.memory * self._squares[worker]
+        mean_P: Vector = (1 - self.decay) * square_P
+        if worker in self._mean_squares:
+            mean_P += self.decay * self._mean_squares[worker]
         change_P: Vector = self.strength / np.sqrt(mean_P + 1e-10) * square_P * (parameters - pulled_parameters)
         compensated_P: Vector = gradient + change_P
         if is_finite(compensated_P):
-            self._squares[worker] = mean_P
+            self._mean_squares[worker] = mean_P
         return compensated_P
 
     def state_dict(self) -> dict[str, Vector]:
-        return {worker: square_P.copy() for worker, square_P in self._squares.items()}
+        return {worker: square_P.copy() for worker, square_P in self._mean_squares.items()}
 
     def load_state_dict(self, state: Mapping[str, Vector]) -> None:
-        self._squares = {worker: square_P.copy() for worker, square_P in state.items()}
+        self._mean_squares = {worker: square_P.copy() for worker, square_P in state.items()}
 
 
 Damping: TypeAlias = Callable[[int, int], float]
@@ -284,10 +284,10 @@ class PolynomialDamping:
 class Gate:
     """Decides whether a worker may start a step, and again after every push until it may. By this one nobody waits."""
 
-    def on_push(self, member: Member, fleet: Workers) -> None:
+    def on_push(self, worker_state: WorkerState, fleet: Workers) -> None:
         """Update the worker's state after a push."""
 
-    def may_start(self, member: Member, fleet: Workers) -> bool:
+    def may_start(self, worker_state: WorkerState, fleet: Workers) -> bool:
         """Return whether a worker may start its next step now."""
         return True
 
@@ -296,8 +296,8 @@ class Gate:
 class FreshVersionGate(Gate):
     """Nobody starts twice from the same version: the barrier of BSP, and of K-sync."""
 
-    def may_start(self, member: Member, fleet: Workers) -> bool:
-        return member.last_version < fleet.version
+    def may_start(self, worker_state: WorkerState, fleet: Workers) -> bool:
+        return worker_state.last_version < fleet.version
 
 
 @dataclass(frozen=True)
@@ -310,8 +310,8 @@ class BoundedSlackGate(Gate):
         if self.slack < 0:
             raise ValueError(f"slack must be 0 steps or more, got {self.slack}")
 
-    def may_start(self, member: Member, fleet: Workers) -> bool:
-        return member.clock <= fleet.slowest.clock + self.slack
+    def may_start(self, worker_state: WorkerState, fleet: Workers) -> bool:
+        return worker_state.clock <= fleet.slowest.clock + self.slack
 
 
 @dataclass(frozen=True)
@@ -334,18 +334,20 @@ class SlackRangeGate(Gate):
         if not 0 <= self.low <= self.high:
             raise ValueError(f"low and high must be steps with 0 <= low <= high, got {self.low} and {self.high}")
 
-    def on_push(self, member: Member, fleet: Workers) -> None:
+    def on_push(self, worker_state: WorkerState, fleet: Workers) -> None:
         slowest = fleet.slowest
-        if member.extra_steps:
-            member.extra_steps -= 1
-        elif member.clock == slowest.clock + self.low + 1 and member.clock == max(other.clock for other in fleet):
+        if worker_state.extra_steps:
+            worker_state.extra_steps -= 1
+        elif worker_state.clock == slowest.clock + self.low + 1 and worker_state.clock == max(
+            other.clock for other in fleet
+        ):
             # Granted once, when the bound is passed: whoever has used its steps up waits for the slowest.
-            member.extra_steps = self._choose_extra_steps(member, slowest)
+            worker_state.extra_steps = self._choose_extra_steps(worker_state, slowest)
 
-    def may_start(self, member: Member, fleet: Workers) -> bool:
-        return member.extra_steps > 0 or member.clock <= fleet.slowest.clock + self.low
+    def may_start(self, worker_state: WorkerState, fleet: Workers) -> bool:
+        return worker_state.extra_steps > 0 or worker_state.clock <= fleet.slowest.clock + self.low
 
-    def _choose_extra_steps(self, fast: Member, slowest: Member) -> int:
+    def _choose_extra_steps(self, fast: WorkerState, slowest: WorkerState) -> int:
         """Return the number of extra steps after which the wait for the slowest's next push is shortest."""
         if len(fast.push_times) < 2 or len(slowest.push_times) < 2:
             return 0
@@ -362,10 +364,10 @@ class SlackRangeGate(Gate):
 
 
 @dataclass(frozen=True)
-class Gathering:
+class Aggregation:
     """Decides when the pushes gathered so far become an update. By this rule every push is one."""
 
-    mean: ClassVar[bool] = False
+    averages_pushes: ClassVar[bool] = False
     """Whether the update is the mean of the pushes, weighted by samples; otherwise it is their sum."""
 
     def is_ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
@@ -374,7 +376,7 @@ class Gathering:
 
 
 @dataclass(frozen=True)
-class MeanGathering(Gathering):
+class MeanAggregation(Aggregation):
     """The mean of a number of pushes is an update.
 
     Parameters
@@ -385,14 +387,14 @@ class MeanGathering(Gathering):
 
     Examples
     --------
-    >>> from paceline.coordinator.asynchronous.workers import Member
-    >>> fleet = Workers(members={name: Member(name) for name in "abcd"})
-    >>> [MeanGathering(count).is_ready(3, fleet, bound=None) for count in (3, 0, -1, 9)]
+    >>> from paceline.coordinator.asynchronous.workers import WorkerState
+    >>> fleet = Workers(members={name: WorkerState(name) for name in "abcd"})
+    >>> [MeanAggregation(count).is_ready(3, fleet, bound=None) for count in (3, 0, -1, 9)]
     [True, False, True, False]
     """
 
     pushes: int
-    mean: ClassVar[bool] = True
+    averages_pushes: ClassVar[bool] = True
 
     def is_ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
@@ -400,7 +402,7 @@ class MeanGathering(Gathering):
 
 
 @dataclass(frozen=True)
-class PacedGathering(Gathering):
+class PacedAggregation(Aggregation):
     """Every push is an update, unless that would carry a step under way past the bound: then it is gathered. Ours.
 
     A version is admitted only while no worker at a step would become staler than the bound. Until it has pushed, the

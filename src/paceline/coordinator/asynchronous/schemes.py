@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from paceline.coordinator.asynchronous.rules import (
     AdaptiveCompensation,
+    Aggregation,
     BalancedSizing,
     BoundedSlackGate,
     Compensation,
@@ -18,9 +19,8 @@ from paceline.coordinator.asynchronous.rules import (
     ForecastSizing,
     FreshVersionGate,
     Gate,
-    Gathering,
-    MeanGathering,
-    PacedGathering,
+    MeanAggregation,
+    PacedAggregation,
     PolynomialDamping,
     Sizing,
     SlackRangeGate,
@@ -44,7 +44,7 @@ class Scheme:
         How much a push counts, by its staleness.
     compensation
         Correction of stale gradients, if any.
-    gathering
+    aggregation
         How many pushes make an update; by default every push is one.
     gate
         Rule for whether a worker waits before its next step; by default nobody does.
@@ -52,10 +52,10 @@ class Scheme:
         How many samples each worker takes; by default all take full batches.
     bound
         Versions; a push that is staler is dropped and its samples go back. ``None`` is no bound.
-    refresh
+    abandons_stale_steps
         Whether a step that has passed the bound is given up at once, so that its samples are drawn again and the worker
         may pull as soon as it asks, instead of when it pushes.
-    by_samples
+    weights_by_samples
         Whether a push counts in proportion to its samples where pushes are summed. Means always weight by samples.
 
     Raises
@@ -67,17 +67,17 @@ class Scheme:
     name: str
     damping: Damping = no_damping
     compensation: Compensation | None = None
-    gathering: Gathering = field(default_factory=Gathering)
+    aggregation: Aggregation = field(default_factory=Aggregation)
     gate: Gate = field(default_factory=Gate)
     sizing: Sizing = field(default_factory=Sizing)
     bound: int | None = None
-    refresh: bool = False
-    by_samples: bool = False
+    abandons_stale_steps: bool = False
+    weights_by_samples: bool = False
 
     def __post_init__(self) -> None:
         if self.bound is not None and self.bound < 0:
             raise ValueError(f"bound must be 0 versions or more, or None for no bound, got {self.bound}")
-        if self.bound is None and (self.refresh or isinstance(self.gathering, PacedGathering)):
+        if self.bound is None and (self.abandons_stale_steps or isinstance(self.aggregation, PacedAggregation)):
             raise ValueError(f"bound must be set for {self.name}, which gives up or paces steps at a bound, got None")
 
 
@@ -107,11 +107,11 @@ def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Sc
     """
     return Scheme(
         name="SaPS" if forecast else "SaPS, no forecast",
-        gathering=PacedGathering(),
+        aggregation=PacedAggregation(),
         sizing=ForecastSizing() if forecast else StalenessSizing(),
         bound=10 * workers if bound is None else bound,
-        refresh=True,
-        by_samples=True,
+        abandons_stale_steps=True,
+        weights_by_samples=True,
     )
 
 
@@ -126,10 +126,10 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
     # Asynchronous parallel: every push is applied as it is, no worker waits (Recht et al., NIPS 2011).
     "asp": lambda workers: Scheme(name="ASP"),
     # Bulk-synchronous parallel: equal batches, one update of everybody's mean, a barrier.
-    "bsp": lambda workers: Scheme(name="BSP", gathering=MeanGathering(0), gate=FreshVersionGate(), bound=0),
+    "bsp": lambda workers: Scheme(name="BSP", aggregation=MeanAggregation(0), gate=FreshVersionGate(), bound=0),
     # Load-balanced BSP: batches that end together, under a barrier (Chen et al., SoCC 2020).
     "lb-bsp": lambda workers: Scheme(
-        name="LB-BSP", gathering=MeanGathering(0), gate=FreshVersionGate(), bound=0, sizing=BalancedSizing()
+        name="LB-BSP", aggregation=MeanAggregation(0), gate=FreshVersionGate(), bound=0, sizing=BalancedSizing()
     ),
     # Stale-synchronous parallel: no worker is more than three steps ahead (Ho et al., NIPS 2013).
     "ssp": lambda workers: Scheme(name="SSP", gate=BoundedSlackGate(3)),
@@ -147,21 +147,25 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
     "dc-asgd-a": lambda workers: Scheme(name="DC-ASGD-a", compensation=AdaptiveCompensation(2.0, 0.95)),
     # K-sync SGD: the mean of the first K of a version, the rest is canceled (Dutta et al., AISTATS 2018).
     "k-sync": lambda workers: Scheme(
-        name="K-sync", gathering=MeanGathering(max(3 * workers // 4, 1)), gate=FreshVersionGate(), bound=0, refresh=True
+        name="K-sync",
+        aggregation=MeanAggregation(max(3 * workers // 4, 1)),
+        gate=FreshVersionGate(),
+        bound=0,
+        abandons_stale_steps=True,
     ),
     # BSP with backup workers: the first K of a version count, late ones are dropped (Chen et al., 2016).
     "backup": lambda workers: Scheme(
-        name="backup workers", gathering=MeanGathering(max(3 * workers // 4, 1)), gate=FreshVersionGate(), bound=0
+        name="backup workers", aggregation=MeanAggregation(max(3 * workers // 4, 1)), gate=FreshVersionGate(), bound=0
     ),
     # K-async SGD: a mean of K different workers, nothing is canceled (Dutta et al., AISTATS 2018).
     "k-async": lambda workers: Scheme(
-        name="K-async", gathering=MeanGathering(max(workers // 2, 1)), gate=FreshVersionGate()
+        name="K-async", aggregation=MeanAggregation(max(workers // 2, 1)), gate=FreshVersionGate()
     ),
     # K-batch-async SGD: a mean of K pushes of any workers, no worker waits (Dutta et al., AISTATS 2018).
-    "k-batch-async": lambda workers: Scheme(name="K-batch-async", gathering=MeanGathering(max(workers // 2, 1))),
+    "k-batch-async": lambda workers: Scheme(name="K-batch-async", aggregation=MeanAggregation(max(workers // 2, 1))),
     # FedBuff: a mean of K pushes, each scaled by (1 + tau) ** -0.5 (Nguyen et al., AISTATS 2022).
     "fed-buff": lambda workers: Scheme(
-        name="FedBuff", gathering=MeanGathering(max(workers // 2, 1)), damping=PolynomialDamping(0.5)
+        name="FedBuff", aggregation=MeanAggregation(max(workers // 2, 1)), damping=PolynomialDamping(0.5)
     ),
 }
 """Every scheme by its name, with the number of workers for its argument."""

@@ -20,9 +20,9 @@ from paceline._text import count
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, gradient_error
 from paceline.coordinator.asynchronous.schemes import Scheme
-from paceline.coordinator.asynchronous.staleness import Lookahead, StalenessReport, straggler_bound
-from paceline.coordinator.asynchronous.store import GatheredPushes, ParameterStore, Push
-from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers, WorkerStep
+from paceline.coordinator.asynchronous.staleness import SizePlanner, StalenessReport, straggler_threshold
+from paceline.coordinator.asynchronous.store import ParameterStore, PendingPushes, Push
+from paceline.coordinator.asynchronous.workers import StepToken, Workers, WorkerState, WorkerStep
 from paceline.predictors import Predictor
 
 
@@ -42,7 +42,7 @@ WASTED_OUTCOMES = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
 
 
 @dataclass
-class WorkerAccount:
+class WorkerTotals:
     """One worker's steps, by their outcome.
 
     A step that was given up counts with all its samples, as nobody knows how far it was, and with the seconds that its
@@ -79,7 +79,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.accounts: defaultdict[str, WorkerAccount] = defaultdict(WorkerAccount)
+        self.accounts: defaultdict[str, WorkerTotals] = defaultdict(WorkerTotals)
 
     def record(
         self, worker: str, outcome: Outcome, *, samples: int, staleness: int = 0, seconds: float = math.nan
@@ -135,7 +135,7 @@ class Pulled:
         The samples to compute the gradient of.
     """
 
-    stamp: Stamp
+    stamp: StepToken
     parameters: Vector
     assigned: SampleBatch
 
@@ -160,7 +160,7 @@ class Verdict:
         Factor of the learning rate for this staleness; 0 where nothing was applied.
     reason
         Why it was dropped or refused.
-    given_up
+    abandoned_workers
         Workers whose steps have passed the bound and were given up because of this push.
     """
 
@@ -171,7 +171,7 @@ class Verdict:
     staleness: int = -1
     factor: float = 0.0
     reason: str = ""
-    given_up: tuple[str, ...] = ()
+    abandoned_workers: tuple[str, ...] = ()
 
     @property
     def why(self) -> str:
@@ -282,9 +282,11 @@ class Server:
         self.min_batch = min_batch
         self.fleet = Workers()
         self.ledger = Ledger()
-        self._lookahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, min_batch)
-        self._gathered = GatheredPushes(scheme.gathering.mean, scheme.by_samples, batch, optimizer.is_linear)
-        self._next_ticket = 0
+        self._size_planner = SizePlanner(self.fleet, scheme.sizing, batch, predictor, min_batch)
+        self._gathered = PendingPushes(
+            scheme.aggregation.averages_pushes, scheme.weights_by_samples, batch, optimizer.is_linear
+        )
+        self._next_step_id = 0
         for worker in workers:
             self.join(worker)
 
@@ -297,14 +299,14 @@ class Server:
             return
         # Under SSP a newcomer at clock 0 would stop everybody until it had caught up.
         clock = self.fleet.slowest.clock if len(self.fleet) else 0
-        self.fleet.members[worker] = Member(worker, clock=clock)
-        self._lookahead.join(worker)
+        self.fleet.members[worker] = WorkerState(worker, clock=clock)
+        self._size_planner.join(worker)
 
     def leave(self, worker: str) -> tuple[str, ...]:
         """Remove a worker and return its samples to the pool. Return whose steps an update due now gave up."""
         self._end_step(self._member(worker), Outcome.ABANDONED)
         del self.fleet.members[worker]
-        self._lookahead.leave(worker)
+        self._size_planner.leave(worker)
         return self._apply_gathered()
 
     # -- pull and push -------------------------------------------------------------------------------------------
@@ -321,20 +323,20 @@ class Server:
         """
         member = self._member(worker)
         self._end_step(member, Outcome.ABANDONED)
-        if self.sampler.empty or not self.scheme.gate.may_start(member, self.fleet):
+        if self.sampler.is_exhausted or not self.scheme.gate.may_start(member, self.fleet):
             return None
-        stamp = Stamp(self.version, self._next_ticket)
-        self._next_ticket += 1
-        row = self._lookahead.rows[worker]
-        assigned = self.sampler.draw(int(self._lookahead.sizes[row]), self.min_batch)
+        stamp = StepToken(self.version, self._next_step_id)
+        self._next_step_id += 1
+        row = self._size_planner.rows[worker]
+        assigned = self.sampler.draw(int(self._size_planner.sizes[row]), self.min_batch)
         member.step = WorkerStep(stamp, assigned, self.fleet.pushes)
         member.last_version = self.version
-        return Pulled(stamp, self.store.view_for_step(stamp.ticket), assigned)
+        return Pulled(stamp, self.store.parameters_for_step(stamp.step_id), assigned)
 
     def push(
         self,
         worker: str,
-        stamp: Stamp,
+        stamp: StepToken,
         gradient: Vector,
         samples: int | None = None,
         *,
@@ -363,7 +365,7 @@ class Server:
         """
         member = self.fleet.members.get(worker)
         if member is None or member.step is None or member.step.stamp != stamp:
-            stale = member.step_given_up(stamp) if member is not None else None
+            stale = member.get_abandoned_step(stamp) if member is not None else None
             if stale is not None and (samples is None or 1 <= samples <= len(stale.assigned)):
                 # Its time is learned all the same: a worker whose steps are given up needs the forecast most.
                 self.report(worker, samples or len(stale.assigned), seconds, comm_seconds)
@@ -379,7 +381,7 @@ class Server:
         member.record(staleness, now)
         self.fleet.pushes += 1
         self.scheme.gate.on_push(member, self.fleet)
-        self._lookahead.report(worker, count, seconds, comm_seconds)
+        self._size_planner.report(worker, count, seconds, comm_seconds)
         if self.scheme.bound is not None and staleness > self.scheme.bound:
             reason = f"it is {staleness} versions stale, beyond the bound of {self.scheme.bound}"
             return self._end_wasted_step(member, Outcome.DROPPED, reason, staleness, seconds=seconds)
@@ -393,9 +395,9 @@ class Server:
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float = 0.0) -> None:
         """Learn how long a worker took for samples of a step that it gave up half-way; a push reports by itself."""
         self.ledger.record_seconds(worker, Outcome.ABANDONED, seconds)
-        self._lookahead.report(worker, samples, seconds, comm_seconds)
+        self._size_planner.report(worker, samples, seconds, comm_seconds)
 
-    def is_given_up(self, worker: str, stamp: Stamp) -> bool:
+    def is_abandoned(self, worker: str, stamp: StepToken) -> bool:
         """Return whether a step was given up, so that computing on is a waste: ask between micro-batches."""
         member = self.fleet.members.get(worker)
         return member is None or member.step is None or member.step.stamp != stamp
@@ -435,20 +437,22 @@ class Server:
     @property
     def expected_staleness(self) -> Array:
         """The staleness forecast for each worker's next push, ``[W]``, in versions; NaN without a predictor."""
-        return self._lookahead.staleness.copy()
+        return self._size_planner.staleness.copy()
 
     @property
     def sizes(self) -> Sizes:
         """Samples of each worker's next step, ``[W]``."""
-        return self._lookahead.sizes.copy()
+        return self._size_planner.sizes.copy()
 
     def staleness_reports(self) -> list[StalenessReport]:
         """Return every worker's staleness, seen and forecast, and whether it is a straggler."""
         staleness_W, expected_W = self.staleness, self.expected_staleness
-        bounds = {"bound": straggler_bound(staleness_W), "expected_bound": straggler_bound(expected_W)}
+        bounds = {"threshold": straggler_threshold(staleness_W), "expected_threshold": straggler_threshold(expected_W)}
         rows = zip(self.workers, self.sizes.tolist(), staleness_W.tolist(), expected_W.tolist(), strict=True)
         return [
-            StalenessReport(worker=worker, size=size, batch=self.batch, staleness=seen, expected=expected, **bounds)
+            StalenessReport(
+                worker=worker, size=size, batch=self.batch, staleness=seen, expected_staleness=expected, **bounds
+            )
             for worker, size, seen, expected in rows
         ]
 
@@ -463,7 +467,7 @@ class Server:
         held = [member.step.assigned for member in self.fleet if member.step is not None]
         held += [push.assigned for push in self._gathered.pushes]
         sampler = {f"sampler/{name}": value for name, value in self.sampler.state_dict(held).items()}
-        return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._next_ticket])}
+        return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._next_step_id])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned; steps under way are lost.
@@ -484,81 +488,87 @@ class Server:
         self.fleet.version, tickets = (int(value) for value in state["place"])
         # Beyond all tickets issued after the state was saved, of which none may fit a later step: more than a server
         # issues between two checkpoints.
-        self._next_ticket = tickets + 2**40
+        self._next_step_id = tickets + 2**40
         self._gathered.pushes = []
         for member in self.fleet:
-            member.step, member.given_up_step, member.last_version = None, None, -1
+            member.step, member.abandoned_step, member.last_version = None, None, -1
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _member(self, worker: str) -> Member:
+    def _member(self, worker: str) -> WorkerState:
         if worker not in self.fleet.members:
             raise ValueError(f"worker must be one of {list(self.workers)}, got {worker!r}: call join({worker!r}) first")
         return self.fleet.members[worker]
 
-    def _accept(self, member: Member, gradient: Vector, count: int, staleness: int, seconds: float) -> Verdict:
+    def _accept(
+        self, worker_state: WorkerState, gradient: Vector, count: int, staleness: int, seconds: float
+    ) -> Verdict:
         """Gather or apply a valid push, and return the samples that it left out."""
-        step = member.step
+        step = worker_state.step
         assert step is not None
         factor = self.scheme.damping(staleness, len(self.fleet))
-        push = Push(member.name, step.assigned.first(count), staleness, factor, seconds)
-        if wrong := self.store.add_gradient(member.name, step.stamp.ticket, gradient, self._gathered.weight(push)):
-            return self._end_wasted_step(member, Outcome.REFUSED, wrong, seconds=seconds)
-        member.step = None
-        self.sampler.give_back(step.assigned.after(count))
+        push = Push(worker_state.name, step.assigned.head(count), staleness, factor, seconds)
+        if wrong := self.store.add_gradient(
+            worker_state.name, step.stamp.step_id, gradient, self._gathered.weight(push)
+        ):
+            return self._end_wasted_step(worker_state, Outcome.REFUSED, wrong, seconds=seconds)
+        worker_state.step = None
+        self.sampler.return_samples(step.assigned.skip(count))
         self._gathered.pushes.append(push)
         given_up = self._apply_gathered()
         return Verdict(
-            worker=member.name,
+            worker=worker_state.name,
             outcome=Outcome.GATHERED if self._gathered.pushes else applied_outcome(factor),
             version=self.fleet.version,
             samples=count,
             staleness=staleness,
             factor=factor,
-            given_up=given_up,
+            abandoned_workers=given_up,
         )
 
     def _end_wasted_step(
-        self, member: Member, outcome: Outcome, reason: str, staleness: int = -1, *, seconds: float
+        self, worker_state: WorkerState, outcome: Outcome, reason: str, staleness: int = -1, *, seconds: float
     ) -> Verdict:
-        samples = self._end_step(member, outcome, staleness, seconds)
+        samples = self._end_step(worker_state, outcome, staleness, seconds)
         given_up = self._apply_gathered()
         return Verdict(
-            worker=member.name,
+            worker=worker_state.name,
             outcome=outcome,
             version=self.fleet.version,
             samples=samples,
             staleness=staleness,
             reason=reason,
-            given_up=given_up,
+            abandoned_workers=given_up,
         )
 
-    def _unmatched_push(self, worker: str, stamp: Stamp) -> Verdict:
+    def _unmatched_push(self, worker: str, stamp: StepToken) -> Verdict:
         """Return the verdict on a push that belongs to no step under way. It changes no parameters."""
         member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
         if member is None:
             reason = f"it is not one of the {len(self.fleet)} workers; call join first"
-        elif member.step_given_up(stamp) is not None:
+        elif member.get_abandoned_step(stamp) is not None:
             outcome, reason = Outcome.DROPPED, "its step was given up before it came"
-            member.given_up_step = None
-        elif stamp.version > self.fleet.version or stamp.ticket >= self._next_ticket:
+            member.abandoned_step = None
+        elif stamp.version > self.fleet.version or stamp.step_id >= self._next_step_id:
             reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.fleet.version}"
         else:
             reason = f"its stamp {tuple(stamp)} is not that of a step under way; did it push twice?"
         return Verdict(worker=worker, outcome=outcome, version=self.fleet.version, reason=reason)
 
-    def _end_step(self, member: Member, outcome: Outcome, staleness: int = 0, seconds: float = math.nan) -> int:
+    def _end_step(
+        self, worker_state: WorkerState, outcome: Outcome, staleness: int = 0, seconds: float = math.nan
+    ) -> int:
         """End a step as wasted, if there is one; return how many samples go back."""
-        step = member.step
+        step = worker_state.step
         if step is None:
             return 0
-        self.store.forget(step.stamp.ticket)
-        self.sampler.give_back(step.assigned)
-        self.ledger.record(member.name, outcome, samples=len(step.assigned), staleness=staleness, seconds=seconds)
+        self.store.discard(step.stamp.step_id)
+        self.sampler.return_samples(step.assigned)
+        self.ledger.record(worker_state.name, outcome, samples=len(step.assigned), staleness=staleness, seconds=seconds)
         # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
-        member.step, member.last_version = None, step.stamp.version - 1
+        worker_state.step, worker_state.last_version = None, step.stamp.version - 1
         if outcome is Outcome.ABANDONED:
-            member.given_up_step = step
+            worker_state.abandoned_step = step
         return len(step.assigned)
 
     def _apply_gathered(self) -> tuple[str, ...]:
@@ -566,8 +576,8 @@ class Server:
         if not self._gathered.pushes:
             return ()
         # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
-        last = self.sampler.empty and all(member.step is None for member in self.fleet)
-        if not last and not self.scheme.gathering.is_ready(len(self._gathered.pushes), self.fleet, self.scheme.bound):
+        last = self.sampler.is_exhausted and all(member.step is None for member in self.fleet)
+        if not last and not self.scheme.aggregation.is_ready(len(self._gathered.pushes), self.fleet, self.scheme.bound):
             self.store.accumulate()
             return ()
         # Many at one version are no more than a better mean: a longer way along it would leave where it holds.
@@ -579,7 +589,7 @@ class Server:
             outcome, samples = applied_outcome(push.factor), len(push.assigned)
             self.ledger.record(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
         self._gathered.pushes = []
-        if not self.scheme.refresh or self.scheme.bound is None:
+        if not self.scheme.abandons_stale_steps or self.scheme.bound is None:
             return ()
         # The scheme does not let steps finish that have passed the bound.
         oldest = self.fleet.version - self.scheme.bound
@@ -587,6 +597,6 @@ class Server:
         for member in stale:
             assert member.step is not None
             # The mean number of pushes of a worker in the step's time.
-            self.fleet.lost_steps += (self.fleet.pushes - member.step.fleet_pushes) / len(self.fleet)
+            self.fleet.lost_steps += (self.fleet.pushes - member.step.pushes_at_pull) / len(self.fleet)
             self._end_step(member, Outcome.ABANDONED)
         return tuple(member.name for member in stale)

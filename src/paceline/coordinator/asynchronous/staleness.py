@@ -29,15 +29,15 @@ def expected_staleness(seconds: Array) -> Array:
     return np.maximum(expected_W, 0.0)
 
 
-def straggler_bound(staleness: Array) -> float:
+def straggler_threshold(staleness: Array) -> float:
     """Return the staleness above which a worker is a straggler: from the fleet's median and spread.
 
     The spread is that of the fresher half of the fleet, so that it tells the usual noise even where every second
     worker is a straggler. Workers of unknown staleness, NaN, are left out; the bound is infinite below two workers.
 
-    >>> straggler_bound(np.array([3.0, 3.1, 2.9, 12.0])).__round__(2)
+    >>> straggler_threshold(np.array([3.0, 3.1, 2.9, 12.0])).__round__(2)
     4.57
-    >>> straggler_bound(np.array([0.2, np.nan]))
+    >>> straggler_threshold(np.array([0.2, np.nan]))
     inf
     """
     known = staleness[np.isfinite(staleness)]
@@ -62,14 +62,14 @@ class StalenessReport:
         Its name.
     size, batch
         Samples of its next step, and of a full batch.
-    staleness, expected
+    staleness, expected_staleness
         Smoothed and forecast staleness, in versions; NaN where it is not known.
-    bound, expected_bound
+    threshold, expected_threshold
         Limits of smoothed and of forecast staleness, above which the worker is a straggler.
 
     Examples
     --------
-    >>> seen = {"staleness": 9.0, "expected": 20.1, "bound": 4.6, "expected_bound": 4.9}
+    >>> seen = {"staleness": 9.0, "expected_staleness": 20.1, "threshold": 4.6, "expected_threshold": 4.9}
     >>> print(StalenessReport(worker="g3", size=4, batch=32, **seen).why)
     g3 is a straggler: its pushes have been 9 versions stale, where 4.6 are the limit of the usual; its next push is
     expected to be 20 versions stale; it takes 4 of 32 samples
@@ -79,14 +79,14 @@ class StalenessReport:
     size: int
     batch: int
     staleness: float
-    expected: float
-    bound: float
-    expected_bound: float
+    expected_staleness: float
+    threshold: float
+    expected_threshold: float
 
     @property
     def is_straggler(self) -> bool:
         """True if the worker is a straggler by its measured staleness or by its forecast staleness."""
-        return self.staleness > self.bound or self.expected > self.expected_bound
+        return self.staleness > self.threshold or self.expected_staleness > self.expected_threshold
 
     @property
     def why(self) -> str:
@@ -94,15 +94,15 @@ class StalenessReport:
         kind = f"{self.worker} is {'a straggler' if self.is_straggler else 'no straggler'}"
         parts = []
         if math.isfinite(self.staleness):
-            limit = f", where {self.bound:.2g} are the limit of the usual" if math.isfinite(self.bound) else ""
+            limit = f", where {self.threshold:.2g} are the limit of the usual" if math.isfinite(self.threshold) else ""
             parts.append(f"its pushes have been {self.staleness:.2g} versions stale{limit}")
-        if math.isfinite(self.expected):
-            parts.append(f"its next push is expected to be {self.expected:.2g} versions stale")
+        if math.isfinite(self.expected_staleness):
+            parts.append(f"its next push is expected to be {self.expected_staleness:.2g} versions stale")
         parts.append(f"it takes {self.size} of {self.batch} samples")
         return f"{kind}: {'; '.join(parts)}"
 
 
-class Lookahead:
+class SizePlanner:
     """Plans the steps to come whenever a round of pushes has been seen, or the fleet has changed.
 
     Predictors look at a fleet iteration by iteration. An iteration here is a round: as many pushes as there are

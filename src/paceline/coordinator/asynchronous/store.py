@@ -36,15 +36,15 @@ class ParameterStore:
         self._sum_P: Vector | None = None
         self._weight = 0.0
 
-    def view_for_step(self, ticket: int) -> Vector:
+    def parameters_for_step(self, step_id: int) -> Vector:
         """Return the parameters for a step, ``[P]``: a read-only view, which the next update changes."""
         if self._compensation is not None:
-            self._pulled_parameters[ticket] = self.parameters.copy()
+            self._pulled_parameters[step_id] = self.parameters.copy()
         view_P = self.parameters.view()
         view_P.flags.writeable = False
         return view_P
 
-    def add_gradient(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
+    def add_gradient(self, worker: str, step_id: int, gradient: Vector, weight: float) -> str:
         """Gather a gradient, or return what is wrong with it.
 
         :meth:`accumulate` or :meth:`step` must follow, before the gradient changes.
@@ -54,11 +54,11 @@ class ParameterStore:
         if self._compensation is not None:
             with np.errstate(over="ignore", invalid="ignore"):  # refused in a sentence, not warned about
                 gradient = self._compensation.compensate(
-                    worker, gradient, self.parameters, self._pulled_parameters[ticket]
+                    worker, gradient, self.parameters, self._pulled_parameters[step_id]
                 )
             if not is_finite(gradient):
                 return "it overflows when it is compensated for its staleness"
-        self.forget(ticket)
+        self.discard(step_id)
         self._pending_gradient = gradient, weight
         return ""
 
@@ -73,7 +73,7 @@ class ParameterStore:
         self._weight += weight
         self._pending_gradient = None
 
-    def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
+    def step(self, lr_factor: float, samples_applied: int, scale: float = 1.0) -> None:
         """Take an optimizer step along the weighted mean of the gathered gradients, times a scale."""
         if self._pending_gradient is not None and not self._weight:
             mean_P = self._pending_gradient[0]  # the only one: there is nothing to add up
@@ -85,12 +85,12 @@ class ParameterStore:
             mean_P = self._sum_P
         if scale != 1.0:
             mean_P = mean_P * mean_P.dtype.type(scale)
-        self.optimizer.step(self.parameters, mean_P, factor, applied)
+        self.optimizer.step(self.parameters, mean_P, lr_factor, samples_applied)
         self._clear()
 
-    def forget(self, ticket: int) -> None:
+    def discard(self, step_id: int) -> None:
         """Drop the parameters stored for a step that will not be applied."""
-        self._pulled_parameters.pop(ticket, None)
+        self._pulled_parameters.pop(step_id, None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, and the states of the optimizer and the compensation."""
@@ -131,12 +131,12 @@ class Push:
 
 
 @dataclass(eq=False)
-class GatheredPushes:
+class PendingPushes:
     """The pushes since the last update. Their gradients are in the store."""
 
-    mean: bool
+    averages_pushes: bool
     """Whether the update is the mean over all samples, or the sum over the pushes."""
-    by_samples: bool
+    weights_by_samples: bool
     """Whether a push counts in a sum by its samples over those of a full batch; in a mean it always does."""
     batch: int
     is_linear: bool = True
@@ -152,18 +152,18 @@ class GatheredPushes:
         """Factor that multiplies the learning rate when the mean of the gathered gradients is applied."""
         shares = sum(map(self._share, self.pushes))
         damping = sum(map(self.weight, self.pushes)) / shares
-        if self.mean:
+        if self.averages_pushes:
             return damping
         return damping * (shares if self.is_linear else len(self.pushes))
 
     @property
     def scale(self) -> float:
         """Factor that multiplies the mean of the gathered gradients: the mean share of a full batch, or 1."""
-        if self.mean or self.is_linear:
+        if self.averages_pushes or self.is_linear:
             return 1.0
         return sum(map(self._share, self.pushes)) / len(self.pushes)
 
     def _share(self, push: Push) -> float:
-        if self.mean:
+        if self.averages_pushes:
             return float(len(push.assigned))
-        return len(push.assigned) / self.batch if self.by_samples else 1.0
+        return len(push.assigned) / self.batch if self.weights_by_samples else 1.0

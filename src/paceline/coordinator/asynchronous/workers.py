@@ -10,28 +10,28 @@ from typing import NamedTuple
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 
 
-class Stamp(NamedTuple):
-    """Version and ticket that a pull returns and the push must repeat.
+class StepToken(NamedTuple):
+    """Version and step that a pull returns and the push must repeat.
 
     The version alone does not tell two steps apart: a worker whose gradient is gathered may pull the same one twice.
     """
 
     version: int
-    ticket: int
+    step_id: int
 
 
 @dataclass(frozen=True, eq=False)
 class WorkerStep:
     """One piece of work under way: what a worker pulled, and the samples that it holds."""
 
-    stamp: Stamp
+    stamp: StepToken
     assigned: SampleBatch
-    fleet_pushes: int = 0
+    pushes_at_pull: int = 0
     """Pushes of the whole fleet when it was pulled."""
 
 
 @dataclass(eq=False)
-class Member:
+class WorkerState:
     """One worker."""
 
     name: str
@@ -40,7 +40,7 @@ class Member:
     step: WorkerStep | None = None
     last_version: int = -1
     """The version that it pulled last, -1 before the first pull."""
-    given_up_step: WorkerStep | None = None
+    abandoned_step: WorkerStep | None = None
     """The last step that the server gave up while the worker was at it."""
     staleness: float = math.nan
     """Smoothed, in versions; NaN before the first push."""
@@ -56,9 +56,9 @@ class Member:
         self.clock += 1
         self.push_times = (*self.push_times[-1:], now)
 
-    def step_given_up(self, stamp: Stamp) -> WorkerStep | None:
+    def get_abandoned_step(self, stamp: StepToken) -> WorkerStep | None:
         """Return the step that was given up while the worker was computing it, if this is its stamp."""
-        return self.given_up_step if self.given_up_step is not None and self.given_up_step.stamp == stamp else None
+        return self.abandoned_step if self.abandoned_step is not None and self.abandoned_step.stamp == stamp else None
 
 
 @dataclass(eq=False)
@@ -71,15 +71,15 @@ class Workers:
     """Pushes taken, of all workers."""
     lost_steps: float = 0.0
     """Steps of usual length that could have been done in the time of those that were given up."""
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, WorkerState] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[WorkerState]:
         return iter(self.members.values())
 
     @property
-    def slowest(self) -> Member:
+    def slowest(self) -> WorkerState:
         """The worker with the fewest pushes."""
         return min(self, key=lambda member: member.clock)
