@@ -5,7 +5,7 @@ Axes: W workers, D covariates, P speed lags, Q covariate lags, F inputs of the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 SMOOTHINGS = np.array([0.4, 0.1, 0.02])
 """Weights of the newest iteration in a worker's averages of log speed and of covariates."""
+
+RIDGE_STRENGTHS = (100.0, 10_000.0)
+"""How strongly the linear path is shrunk, in windows; validation chooses. Less than 100 makes it worse where the second
+half of a trace is unlike the first."""
 
 DEFAULT_TRAINING = Training()
 
@@ -100,7 +104,12 @@ class NARX(Network):
         if self.weights_:
             return fitted(self.weights_["linear"], self.weights_)
         tapped = (self.covariate_lags + 1) * len(self.covariate_names_)
-        linear = fit_linear_path(windows, windows.width("inputs") - tapped)
+        prior_L = np.zeros(windows.width("inputs") - tapped)
+        prior_L[self.lags - 1] = -0.5  # halfway from the last speed to its fastest average
+        paths = [fit_linear_path(windows, prior_L, strength) for strength in RIDGE_STRENGTHS]
+        linear = min(
+            paths, key=lambda path_L: huber_loss(windows, lambda inputs_NF: inputs_NF[:, : len(path_L)] @ path_L)
+        )
         alone, with_path = fitted(np.zeros_like(linear)), fitted(linear)
         # keep the linear path only if it takes away 3% of the validation loss: it assumes that speeds return
         # to their means
@@ -180,21 +189,28 @@ class NARX(Network):
             yield {name: column[usable_W] for name, column in columns.items()}
 
     def _validation_loss(self, windows: Windows, weights: Mapping[str, Array]) -> float:
-        losses = []
-        for inputs_NF, targets_N in _iter_blocks(windows, for_validation=True):
-            error_N = np.abs(residual_layer(np, weights, self.lags - 1, inputs_NF) - targets_N)
-            losses.append(np.where(error_N < 1.0, np.square(error_N) / 2.0, error_N - 0.5))
-        return float(np.concatenate(losses).mean())
+        return huber_loss(windows, partial(residual_layer, np, weights, self.lags - 1))
 
 
-def fit_linear_path(windows: Windows, width: int) -> Array:
-    """Return the robust ridge regression of the targets on the first inputs, over the windows that do not validate."""
-    weights_L: Array = np.zeros(width)
+def huber_loss(windows: Windows, forecast: Callable[[Array], Array]) -> float:
+    """Return the mean Huber loss of forecasts from inputs ``[N, F]``, over the windows that validate."""
+    losses = []
+    for inputs_NF, targets_N in _iter_blocks(windows, for_validation=True):
+        error_N = np.abs(forecast(inputs_NF) - targets_N)
+        losses.append(np.where(error_N < 1.0, np.square(error_N) / 2.0, error_N - 0.5))
+    return float(np.concatenate(losses).mean())
+
+
+def fit_linear_path(windows: Windows, prior_L: Array, strength: float) -> Array:
+    """Return the robust ridge regression of the targets on the first inputs, over the windows that do not validate.
+
+    It is shrunk toward a prior, as by so many windows.
+    """
+    weights_L = prior_L
     for bound in (np.inf, 3.0, 3.0, 3.0):  # errors beyond 3 running scales count linearly
-        # shrunk as by 100 windows: less makes it worse where the second half of a trace is unlike the first
-        gram_LL, moment_L = 100.0 * np.eye(width), np.zeros(width)
+        gram_LL, moment_L = strength * np.eye(len(prior_L)), strength * prior_L
         for inputs_NF, targets_N in _iter_blocks(windows, for_validation=False):
-            inputs_NL = inputs_NF[:, :width]
+            inputs_NL = inputs_NF[:, : len(prior_L)]
             error_N = np.abs(targets_N - inputs_NL @ weights_L)
             weighted_NL = inputs_NL * np.minimum(1.0, bound / np.maximum(error_N, 1e-9))[:, None]
             gram_LL += weighted_NL.T @ inputs_NL
