@@ -88,7 +88,7 @@ def standard(balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
 
 def _equal(balancer: FederatedBalancer, plan: RoundPlan) -> Assignment:
     """Return the mean batch for all, or all their data where that is less."""
-    sizes = np.minimum(balancer.batch, np.maximum(plan.upper, 0)).astype(np.int64)
+    sizes = np.minimum(balancer.batch, np.maximum(plan.max_sizes, 0)).astype(np.int64)
     return Assignment(sizes, np.full(len(sizes), plan.local_steps), np.ones(len(sizes)))
 
 
@@ -155,7 +155,7 @@ class Oracle:
         fixed = population.compute_seconds(rows, np.zeros(count, dtype=np.int64), steps, position)
         one = population.compute_seconds(rows, np.ones(count, dtype=np.int64), steps, position)
         curves = Curves(np.zeros(count), one - fixed, fixed, np.full(count, np.inf))
-        upper = np.minimum(balancer.largest_multiple * balancer.batch, balancer.plan(chosen).upper)
+        upper = np.minimum(balancer.largest_multiple * balancer.batch, balancer.plan(chosen).max_sizes)
         total = int(min(balancer.batch * count, upper.sum()))
         sizes = split(curves, total, lower=np.minimum(balancer.min_batch, upper), upper=upper, comm=comm).sizes
         self.round += 1

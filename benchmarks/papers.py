@@ -33,7 +33,7 @@ from paceline.coordinator import LoadBalancer
 from paceline.coordinator.asynchronous import Vector, scheme
 from paceline.datasets import Trace, recorded
 from paceline.eval import leaderboard
-from paceline.eval.asynchronous import FleetTimes, RaceSettings, simulate_training
+from paceline.eval.asynchronous import AsyncRunSettings, FleetTimes, simulate_training
 from paceline.predictors import ARIMA, EWMA, NARX, BatchTime, Predictor, Report, named
 
 QUICK = "--quick" in sys.argv
@@ -118,9 +118,11 @@ class Contest:
 
     def seconds(self, name: str, rate: float, seed: int) -> float:
         """Return the simulated seconds until the target accuracy is reached."""
-        course = RaceSettings(batch=self.batch, rate=rate, epochs=8, seed=seed, evaluations=120, target_accuracy=TARGET)
+        course = AsyncRunSettings(
+            batch=self.batch, rate=rate, epochs=8, seed=seed, num_evaluations=120, target_accuracy=TARGET
+        )
         race = simulate_training(Digits(), self.times, scheme(name, self.times.workers), course)
-        return race.seconds_to(TARGET)
+        return race.seconds_to_accuracy(TARGET)
 
     def best(self, name: str) -> float:
         """Return the median over the seeds at the rate where it is least, tuned on two other seeds."""

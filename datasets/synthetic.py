@@ -93,9 +93,11 @@ def _simulate_fleet(kind: str, workers: int, iterations: int, seed: int) -> tupl
     return expected_TW, expected_TW + noise_TW - spikes_TW, cpu_TW, memory_TW
 
 
-def _draw_held_values(rng: np.random.Generator, shape: tuple[int, int], count: int, change: float) -> NDArray[np.int64]:
-    """Draw one of ``count`` values and hold it until it changes, ``[T, W]``."""
-    index_TW = rng.integers(count, size=shape)
+def _draw_held_values(
+    rng: np.random.Generator, shape: tuple[int, int], num_values: int, change: float
+) -> NDArray[np.int64]:
+    """Draw one of ``num_values`` values and hold it until it changes, ``[T, W]``."""
+    index_TW = rng.integers(num_values, size=shape)
     changed_TW = rng.random(shape) < change
     changed_TW[0] = True
     since_TW = np.maximum.accumulate(np.where(changed_TW, np.arange(shape[0])[:, None], 0), axis=0)

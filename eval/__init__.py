@@ -14,7 +14,7 @@ from paceline.eval.replay import (
     replay,
     replay_all,
 )
-from paceline.eval.significance import Lead, compare
+from paceline.eval.significance import ErrorComparison, compare
 from paceline.eval.simulate import Simulation, from_profiles, from_speeds, simulate
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "BacktestStep",
     "Balanced",
     "EqualBatches",
-    "Lead",
+    "ErrorComparison",
     "Leaderboard",
     "Oracle",
     "Replay",

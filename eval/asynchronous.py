@@ -67,7 +67,7 @@ class FleetTimes:
     ----------
     speed
         Speed in each span of time, ``[T, W]``, in samples/s; after the last span it begins again.
-    span
+    span_seconds
         Length of a span, in seconds.
     comm_seconds
         Time that each step spends on the wire, pull and push together.
@@ -81,20 +81,22 @@ class FleetTimes:
     --------
     Ten samples at 10 samples/s, and the next ten when the speed has halved:
 
-    >>> times = FleetTimes(np.array([[10.0], [5.0]]), span=1.0, comm_seconds=0.0)
+    >>> times = FleetTimes(np.array([[10.0], [5.0]]), span_seconds=1.0, comm_seconds=0.0)
     >>> times.seconds(0, samples=10, start=0.0), times.seconds(0, samples=10, start=0.5)
     (1.0, 1.5)
     """
 
     speed: Array
-    span: float
+    span_seconds: float
     comm_seconds: float
 
     def __post_init__(self) -> None:
         if self.speed.ndim != 2 or not (np.isfinite(self.speed) & (self.speed > 0)).all():
             raise ValueError(f"speed must be [T, W], finite and above 0, got shape {self.speed.shape}: fill gaps first")
-        if not 0 < self.span < np.inf or not 0 <= self.comm_seconds < np.inf:
-            raise ValueError(f"span must be above 0 and comm_seconds 0 or more, got {self.span}, {self.comm_seconds}")
+        if not 0 < self.span_seconds < np.inf or not 0 <= self.comm_seconds < np.inf:
+            raise ValueError(
+                f"span_seconds must be above 0 and comm_seconds 0 or more, got {self.span_seconds}, {self.comm_seconds}"
+            )
 
     @classmethod
     def from_trace(cls, trace: Trace, *, workers: int, batch: int, comm_share: float = 0.1) -> FleetTimes:
@@ -120,7 +122,7 @@ class FleetTimes:
         # Copies of one worker start at different rows: they would slow down in step otherwise.
         turns = [np.roll(speed_TW[:, w % have], -(w // have) * rows // (workers // have + 1)) for w in range(workers)]
         speed_TW = np.stack(turns, axis=1)
-        return cls(batch * speed_TW / np.median(speed_TW), span=1.0, comm_seconds=comm_share)
+        return cls(batch * speed_TW / np.median(speed_TW), span_seconds=1.0, comm_seconds=comm_share)
 
     @property
     def workers(self) -> int:
@@ -129,10 +131,10 @@ class FleetTimes:
 
     def seconds(self, worker: int, samples: float, start: float) -> float:
         """Return how long a worker that starts then computes on this many samples."""
-        row, left, now = int(start // self.span), float(samples), start
+        row, left, now = int(start // self.span_seconds), float(samples), start
         while True:
             speed = self.speed[row % len(self.speed), worker]
-            end = max((row + 1) * self.span, now)
+            end = max((row + 1) * self.span_seconds, now)
             if left <= speed * (end - now):
                 return float(now + left / speed - start)
             left -= speed * (end - now)
@@ -140,10 +142,10 @@ class FleetTimes:
 
     def samples(self, worker: int, start: float, end: float) -> float:
         """Return how many samples a worker computes between two times."""
-        row, done, now = int(start // self.span), 0.0, start
+        row, done, now = int(start // self.span_seconds), 0.0, start
         while now < end:
             # The row is counted: where it begins, rounding may take a time for one of the row before.
-            until = max(min((row + 1) * self.span, end), now)
+            until = max(min((row + 1) * self.span_seconds, end), now)
             done += float(self.speed[row % len(self.speed), worker]) * (until - now)
             row, now = row + 1, until
         return done
@@ -167,7 +169,7 @@ class TrainingTask(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaceSettings:
+class AsyncRunSettings:
     """Length of a race, and its settings.
 
     Parameters
@@ -180,7 +182,7 @@ class RaceSettings:
         How often every sample is applied; fractions are fine.
     seed
         Seed of the initial parameters and of the order of the samples.
-    evaluations
+    num_evaluations
         How often the server's parameters are tried on held-out samples, at equal distances in applied samples.
     target_accuracy
         End the race when this accuracy is reached; by default it goes on to its end.
@@ -190,12 +192,12 @@ class RaceSettings:
     rate: float
     epochs: float = 10.0
     seed: int = 0
-    evaluations: int = 60
+    num_evaluations: int = 60
     target_accuracy: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
-class Race:
+class AsyncRunResult:
     """Result of a race: accuracy over simulated time, waiting, and the server at the end.
 
     Parameters
@@ -213,7 +215,7 @@ class Race:
     waiting: Array
     server: Server = field(repr=False)
 
-    def seconds_to(self, accuracy: float) -> float:
+    def seconds_to_accuracy(self, accuracy: float) -> float:
         """Return when an accuracy was reached for the first time, in simulated seconds; infinite if it never was.
 
         It is reached when the mean of the last three evaluations is: a single one is noisy.
@@ -225,7 +227,9 @@ class Race:
         return float(self.seconds[reached[0] + SMOOTHING_WINDOW - 1]) if len(reached) else float("inf")
 
 
-def simulate_training(task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings) -> Race:
+def simulate_training(
+    task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: AsyncRunSettings
+) -> AsyncRunResult:
     """Train a task for real, in the order and at the times that the fleet's speeds dictate.
 
     A step is a pull, half of its time on the wire, computing, the other half, and the push. A worker whose step was
@@ -239,12 +243,12 @@ def simulate_training(task: TrainingTask, times: FleetTimes, scheme: Scheme, set
     ...     samples = 512
     ...     start = gradient = lambda self, *_: np.zeros(1)
     ...     accuracy = lambda self, parameters: 0.0
-    >>> times = FleetTimes(np.array([[8.0, 2.0]]), span=1.0, comm_seconds=0.0)
-    >>> settings = RaceSettings(batch=8, rate=0.1, epochs=0.25)
+    >>> times = FleetTimes(np.array([[8.0, 2.0]]), span_seconds=1.0, comm_seconds=0.0)
+    >>> settings = AsyncRunSettings(batch=8, rate=0.1, epochs=0.25)
     >>> [float(simulate_training(Nothing(), times, scheme(name, 2), settings).seconds[-1]) for name in ("bsp", "asp")]
     [32.0, 13.0]
     """
-    return _RunningRace(task, times, scheme, settings).run()
+    return _AsyncSimulation(task, times, scheme, settings).run()
 
 
 @dataclass
@@ -264,8 +268,8 @@ class _DivergedError(Exception):
     """A gradient is no longer finite."""
 
 
-class _RunningRace:
-    def __init__(self, task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings) -> None:
+class _AsyncSimulation:
+    def __init__(self, task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: AsyncRunSettings) -> None:
         self.task, self.times, self.settings = task, times, settings
         self.workers = {f"worker{row}": _Worker(row) for row in range(times.workers)}
         self.server = Server(
@@ -281,7 +285,7 @@ class _RunningRace:
         self.budget = round(settings.epochs * task.samples)
         self.curve = [(0.0, task.accuracy(self.server.parameters))]
 
-    def run(self) -> Race:
+    def run(self) -> AsyncRunResult:
         for name in self.workers:
             self._pull(name)
         # A training that diverges overflows sooner or later, and is over then.
@@ -302,7 +306,7 @@ class _RunningRace:
         still_W = [0.0 if w.wait_start is None else end - w.wait_start for w in self.workers.values()]
         waiting_W = np.array([w.waited_seconds for w in self.workers.values()]) + still_W
         seconds, accuracy = np.array(self.curve).T
-        return Race(seconds, accuracy, waiting_W / end, self.server)
+        return AsyncRunResult(seconds, accuracy, waiting_W / end, self.server)
 
     def _pull(self, worker_name: str) -> None:
         worker, now = self.workers[worker_name], self.events.now
@@ -333,7 +337,7 @@ class _RunningRace:
         worker.step_number += 1
         if verdict.outcome is Outcome.REFUSED:
             raise _DivergedError
-        if self.server.sampler.applied >= self.budget * len(self.curve) / self.settings.evaluations:
+        if self.server.sampler.applied >= self.budget * len(self.curve) / self.settings.num_evaluations:
             self.curve.append((self.events.now, self.task.accuracy(self.server.parameters)))
         for other in verdict.abandoned_workers:  # it leaves the step, and says how far it was
             gone = self.workers[other]

@@ -131,7 +131,7 @@ class Backtest:
         return barrier_overhead(self.forecast_TW[self.warmup :], self.actual_TW[self.warmup :])
 
     @property
-    def scored(self) -> NDArray[np.int64]:
+    def num_scored(self) -> NDArray[np.int64]:
         """Number of scored speeds of each worker, ``[W]``."""
         counts: NDArray[np.int64] = np.isfinite(self.error).sum(axis=0)
         return counts
@@ -234,7 +234,7 @@ def mean_over_time(values_TW: Array) -> Array:
     return mean
 
 
-def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16) -> float:
+def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group_size: int = 16) -> float:
     """Return how much longer iterations sized by forecasts take than iterations sized by the true speeds.
 
     A batch is split in proportion to the forecasts p, the workers run at the speeds v, and all wait for the last one:
@@ -244,7 +244,7 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16)
     ----------
     forecast, actual
         Forecast and measured speeds, ``[T, W]``, in samples/s; a worker that did not report (NaN) is left out.
-    group
+    group_size
         Workers that wait for each other, at least 2; all of them if there are fewer.
 
     Returns
@@ -272,18 +272,18 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16)
             f"forecast and actual must both have the shape [iterations, workers], got {forecast_TW.shape} and "
             f"{actual_TW.shape}"
         )
-    if group < 2:
-        raise ValueError(f"group must be at least 2 workers, got {group}")
-    members_GM = _draw_groups(forecast_TW.shape[1], group, np.random.default_rng(0))
+    if group_size < 2:
+        raise ValueError(f"group_size must be at least 2 workers, got {group_size}")
+    members_GM = _draw_groups(forecast_TW.shape[1], group_size, np.random.default_rng(0))
     found = [_overheads(forecast_TW[:, members], actual_TW[:, members]) for members in members_GM]
     overhead = np.concatenate(found)
     known = np.isfinite(overhead)
     return float(overhead[known].mean()) if known.any() else float("nan")
 
 
-def _draw_groups(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw_groups(workers: int, group_size: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the members of each group; workers that do not fill a group are left out of that grouping."""
-    size = min(group, workers)
+    size = min(group_size, workers)
     if size == workers:
         return np.arange(workers)[None, :]
     count = workers // size

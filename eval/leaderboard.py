@@ -13,7 +13,7 @@ from paceline._arrays import Array
 from paceline._runtime import map_calls
 from paceline.datasets import Trace
 from paceline.eval.backtest import backtest, traces_by_name
-from paceline.eval.significance import ErrorFigures, Lead, lead_over_jobs, squared_error_figures
+from paceline.eval.significance import ErrorComparison, ErrorEstimates, compare_over_jobs, squared_error_estimates
 from paceline.predictors import LastValue, Predictor
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Leaderboard:
     workers: pd.DataFrame
     jobs: pd.DataFrame
     left_out: tuple[str, ...]
-    errors: Mapping[str, Mapping[str, ErrorFigures]] = field(default_factory=dict, repr=False)
+    errors: Mapping[str, Mapping[str, ErrorEstimates]] = field(default_factory=dict, repr=False)
 
     @property
     def overall(self) -> pd.DataFrame:
@@ -62,15 +62,17 @@ class Leaderboard:
         """One row per trace and predictor, with the same columns, best first within each trace."""
         return _summarize(self.workers, self.jobs, ["trace", "predictor"])
 
-    def compare(self, predictor: str, other: str = BASELINE_NAME, *, among: int = 2) -> Lead:
+    def compare(self, predictor: str, other: str = BASELINE_NAME, *, num_compared: int = 2) -> ErrorComparison:
         """Return one predictor's RMSE over another's, with its interval, and whether it is significant.
 
-        ``among`` is of how many predictors the two were picked as the best and another. Every worker counts as much, so
-        a job counts by its workers.
+        ``num_compared`` is the number of predictors of which the two were picked as the best and another. Every worker
+        counts as much, so a job counts by its workers.
         """
         sizes = self._workers_per_job
         differences = [self.errors[predictor][trace] - self.errors[other][trace] for trace in sizes]
-        return lead_over_jobs(differences, [size / sum(sizes.values()) for size in sizes.values()], among=among)
+        return compare_over_jobs(
+            differences, [size / sum(sizes.values()) for size in sizes.values()], num_compared=num_compared
+        )
 
     def leads(self) -> pd.DataFrame:
         """One row per predictor, best first: whether it is better than the last value, and than the best.
@@ -84,7 +86,7 @@ class Leaderboard:
         rows = []
         for name in names:
             over = self.compare(name)
-            behind = self.compare(name, names[0], among=len(names))
+            behind = self.compare(name, names[0], num_compared=len(names))
             row = {"predictor": name, "rmse": over.ratio, "low": over.low, "high": over.high, "p": over.p}
             than = {"than last-value": "" if name == BASELINE_NAME else over.verdict}
             than["than the best"] = "the best" if name == names[0] else behind.verdict
@@ -135,19 +137,19 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
     scored = traces_by_name(traces)
     board: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []
-    errors: dict[str, dict[str, ErrorFigures]] = {}
+    errors: dict[str, dict[str, ErrorEstimates]] = {}
     min_scored = 2  # speeds of a worker for a meaningful ratio
     max_scored = 0
     calls = []
     left_out: list[str] = []
     for trace in scored.values():
         last = backtest(predictors[BASELINE_NAME], trace, warmup=warmup)
-        max_scored = max(max_scored, int(last.scored.max(initial=0)))
-        counted_W = (last.scored >= min_scored) & (np.nan_to_num(last.rmse) > 0)
-        left_out += [f"{trace.name}/{trace.workers[int(w)]}" for w in np.flatnonzero(~counted_W)]
-        if counted_W.any():
-            errors_of_last = (last.rmse[counted_W], last.mae[counted_W])
-            calls += [(name, one, trace, warmup, errors_of_last, counted_W) for name, one in predictors.items()]
+        max_scored = max(max_scored, int(last.num_scored.max(initial=0)))
+        is_included_W = (last.num_scored >= min_scored) & (np.nan_to_num(last.rmse) > 0)
+        left_out += [f"{trace.name}/{trace.workers[int(w)]}" for w in np.flatnonzero(~is_included_W)]
+        if is_included_W.any():
+            baseline_errors = (last.rmse[is_included_W], last.mae[is_included_W])
+            calls += [(name, one, trace, warmup, baseline_errors, is_included_W) for name, one in predictors.items()]
     for rows, job, figures in map_calls(_score_predictor, calls):
         board += rows
         jobs.append(job)
@@ -169,21 +171,21 @@ def _score_predictor(
     predictor: Predictor,
     trace: Trace,
     warmup: int,
-    errors_of_last: tuple[Array, Array],
-    counted_W: NDArray[np.bool_],
-) -> tuple[list[dict[str, object]], dict[str, Any], ErrorFigures]:
+    baseline_errors: tuple[Array, Array],
+    is_included_W: NDArray[np.bool_],
+) -> tuple[list[dict[str, object]], dict[str, Any], ErrorEstimates]:
     """Return a row for each worker that counts, one for the job, and the figures of the errors, not every forecast."""
-    result, (rmse_W, mae_W) = backtest(predictor, trace, warmup=warmup), errors_of_last
-    error_TW, about = result.error[:, counted_W], {"predictor": predictor_name, "trace": trace.name}
+    result, (rmse_W, mae_W) = backtest(predictor, trace, warmup=warmup), baseline_errors
+    error_TW, about = result.error[:, is_included_W], {"predictor": predictor_name, "trace": trace.name}
     columns = {
-        "worker": np.array(trace.workers)[counted_W].tolist(),
-        "rmse": result.rmse[counted_W] / rmse_W,
-        "mae": result.mae[counted_W] / mae_W,
-        "coverage": result.coverage[counted_W],
+        "worker": np.array(trace.workers)[is_included_W].tolist(),
+        "rmse": result.rmse[is_included_W] / rmse_W,
+        "mae": result.mae[is_included_W] / mae_W,
+        "coverage": result.coverage[is_included_W],
     }
     rows = [about | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     job = about | {"overhead": result.overhead, "microseconds": 1e6 * result.seconds}
-    return rows, job, squared_error_figures(error_TW, rmse_W)
+    return rows, job, squared_error_estimates(error_TW, rmse_W)
 
 
 def _summarize(workers: pd.DataFrame, jobs: pd.DataFrame, group_columns: list[str]) -> pd.DataFrame:

@@ -29,28 +29,30 @@ class Estimate:
     """A figure of one job, and what each iteration contributes to its error, ``[T]``, with mean 0."""
 
     value: float
-    moves: Array
+    contributions: Array
 
     def __sub__(self, other: Estimate) -> Estimate:
-        return Estimate(self.value - other.value, self.moves - other.moves)
+        return Estimate(self.value - other.value, self.contributions - other.contributions)
 
-    def error(self, cosines: int | None = None) -> tuple[float, int]:
+    def error(self, num_cosines: int | None = None) -> tuple[float, int]:
         """Return the standard error, and its degrees of freedom: the number of cosines whose squares it is made of.
 
-        Fewer ``cosines`` than usual are for contributions that resemble their neighbors for long.
+        Fewer ``num_cosines`` than usual are for contributions that resemble their neighbors for long.
         """
         from scipy.fft import dct
 
-        slowest_K = dct(self.moves, norm="ortho")[1 : (cosines or _count_cosines(len(self.moves))) + 1]
-        return float(np.sqrt(np.square(slowest_K).mean() / len(self.moves))), len(slowest_K)
+        slowest_K = dct(self.contributions, norm="ortho")[
+            1 : (num_cosines or _default_num_cosines(len(self.contributions))) + 1
+        ]
+        return float(np.sqrt(np.square(slowest_K).mean() / len(self.contributions))), len(slowest_K)
 
 
-def _count_cosines(iterations: int) -> int:
+def _default_num_cosines(iterations: int) -> int:
     return int(max(6, round(0.2 * iterations ** (2 / 3))))  # of fewer, all are taken
 
 
 @dataclass(frozen=True, eq=False)
-class ErrorFigures:
+class ErrorEstimates:
     """Errors of a predictor on one job: the mean over workers of their logs, and of losses beside a common scale.
 
     The ratio and its interval come from the logs. The test comes from the losses: one iteration with a large error
@@ -60,12 +62,12 @@ class ErrorFigures:
     log: Estimate
     loss: Estimate
 
-    def __sub__(self, other: ErrorFigures) -> ErrorFigures:
-        return ErrorFigures(self.log - other.log, self.loss - other.loss)
+    def __sub__(self, other: ErrorEstimates) -> ErrorEstimates:
+        return ErrorEstimates(self.log - other.log, self.loss - other.loss)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lead:
+class ErrorComparison:
     """One predictor's error over another's; ``str`` of it says in words whether the difference is significant.
 
     Parameters
@@ -102,7 +104,7 @@ class Lead:
         return f"{text} ({low:z.1f} to {high:z.1f}%): {end}"
 
 
-def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
+def compare(error: ArrayLike, other_error: ArrayLike) -> ErrorComparison:
     """Return how the errors of one predictor compare with another's on the same job, and whether that is significant.
 
     Parameters
@@ -131,12 +133,14 @@ def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
             f"{error_TW.shape} and {other_TW.shape}"
         )
     scale_W = np.sqrt(mean_over_time(np.square(error_TW)) + mean_over_time(np.square(other_TW)))
-    return lead_over_jobs([squared_error_figures(error_TW, scale_W) - squared_error_figures(other_TW, scale_W)], [1.0])
+    return compare_over_jobs(
+        [squared_error_estimates(error_TW, scale_W) - squared_error_estimates(other_TW, scale_W)], [1.0]
+    )
 
 
-def squared_error_figures(error_TW: Array, scale_W: Array) -> ErrorFigures:
+def squared_error_estimates(error_TW: Array, scale_W: Array) -> ErrorEstimates:
     """Return the figures of root mean squared errors; each worker's losses are beside its scale, ``[W]``."""
-    return ErrorFigures(_log_root_mean(np.square(error_TW)), mean_estimate(np.square(error_TW / scale_W)))
+    return ErrorEstimates(_log_root_mean(np.square(error_TW)), mean_estimate(np.square(error_TW / scale_W)))
 
 
 def _log_root_mean(loss_TW: Array) -> Estimate:
@@ -153,19 +157,21 @@ def mean_estimate(values_TW: Array) -> Estimate:
     return Estimate(float(mean_W.mean()), moves_TW.mean(axis=1))
 
 
-def lead_over_jobs(differences: Sequence[ErrorFigures], weights: Sequence[float], *, among: int = 2) -> Lead:
+def compare_over_jobs(
+    differences: Sequence[ErrorEstimates], weights: Sequence[float], *, num_compared: int = 2
+) -> ErrorComparison:
     """Return the lead that differences of two predictors' errors, one for each job, show over jobs of these weights.
 
-    ``among`` is the number of predictors of which these two were picked as the best and another: the test is then
-    Tukey's. Weights sum to 1.
+    ``num_compared`` is the number of predictors of which these two were picked as the best and another: the test is
+    then Tukey's. Weights sum to 1.
     """
     logs, losses = [one.log for one in differences], [one.loss for one in differences]
     value, loss = (float(np.dot(weights, [one.value for one in figures])) for figures in (logs, losses))
-    p = _p_value(loss, *weighted_mean_error(losses, weights), among) if value * loss > 0 else 1.0
+    p = _p_value(loss, *weighted_mean_error(losses, weights), num_compared) if value * loss > 0 else 1.0
     if not np.isfinite(value):
-        return Lead(ratio=float(np.exp(value)), low=float(np.exp(value)), high=float(np.exp(value)), p=p)
+        return ErrorComparison(ratio=float(np.exp(value)), low=float(np.exp(value)), high=float(np.exp(value)), p=p)
     low, high = _bootstrap_interval(logs, weights, value, weighted_mean_error(logs, weights)[1])
-    return Lead(ratio=float(np.exp(value)), low=float(np.exp(low)), high=float(np.exp(high)), p=p)
+    return ErrorComparison(ratio=float(np.exp(value)), low=float(np.exp(low)), high=float(np.exp(high)), p=p)
 
 
 def weighted_mean_error(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[float, float]:
@@ -177,14 +183,18 @@ def weighted_mean_error(estimates: Sequence[Estimate], weights: Sequence[float])
     return float(np.sqrt(parts.sum())), float(parts.sum() ** 2 / (parts**2 / degrees).sum())
 
 
-def _p_value(value: float, error: float, degrees: float, among: int) -> float:
+def _p_value(value: float, error: float, degrees: float, num_compared: int) -> float:
     from scipy.stats import studentized_range, t
 
     if error == 0.0:
         return 0.0
     score = abs(value) / error
     # The range of several means takes numeric integration; of two it is Student's t.
-    return float(2 * t.sf(score, degrees) if among == 2 else studentized_range.sf(np.sqrt(2) * score, among, degrees))
+    return float(
+        2 * t.sf(score, degrees)
+        if num_compared == 2
+        else studentized_range.sf(np.sqrt(2) * score, num_compared, degrees)
+    )
 
 
 def _bootstrap_interval(
@@ -194,7 +204,9 @@ def _bootstrap_interval(
     from scipy.stats import norm, t
 
     rng = np.random.default_rng(0)
-    resampled = sum(weight * _resample_means(one.moves, rng) for weight, one in zip(weights, differences, strict=True))
+    resampled = sum(
+        weight * _resample_means(one.contributions, rng) for weight, one in zip(weights, differences, strict=True)
+    )
     high, low = (
         np.quantile(resampled, [1 - SIGNIFICANCE_LEVEL / 2, SIGNIFICANCE_LEVEL / 2])
         * t.isf(SIGNIFICANCE_LEVEL / 2, degrees)
@@ -203,12 +215,12 @@ def _bootstrap_interval(
     return value - float(high), value - float(low)
 
 
-def _resample_means(moves_T: Array, rng: np.random.Generator) -> Array:
+def _resample_means(contribution_T: Array, rng: np.random.Generator) -> Array:
     """Return means of iterations drawn in circular blocks, as long as the slowest cosine that counts is."""
-    length = -(-len(moves_T) // (2 * _count_cosines(len(moves_T))))
-    blocks = -(-len(moves_T) // length)
-    summed = np.concatenate([[0.0], np.cumsum(np.concatenate([moves_T, moves_T[:length]]))])
+    length = -(-len(contribution_T) // (2 * _default_num_cosines(len(contribution_T))))
+    blocks = -(-len(contribution_T) // length)
+    summed = np.concatenate([[0.0], np.cumsum(np.concatenate([contribution_T, contribution_T[:length]]))])
     # with 2000 resamples, ends of 95% intervals are off by about 3% of their length
-    starts = rng.integers(len(moves_T), size=(2000, blocks))
+    starts = rng.integers(len(contribution_T), size=(2000, blocks))
     means: Array = (summed[starts + length] - summed[starts]).sum(axis=1) / (blocks * length)
     return means

@@ -16,7 +16,7 @@ def test_round_ends_together(fleet):
     speed, comm = np.array(fleet).T
     plan = played(balancer_of(), speed, comm)
     one_more = (plan.sizes + 1) * 5 / speed + comm
-    free = plan.sizes < plan.upper
+    free = plan.sizes < plan.max_sizes
     assert plan.makespan == plan.seconds.max()
     assert plan.speed == pytest.approx(speed, rel=1e-6), "whatever the size"
     assert np.all(one_more[free] >= plan.makespan * (1 - 1e-9) - 1e-5) or np.all(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from paceline.coordinator.asynchronous import saps, scheme
 from paceline.coordinator.asynchronous.rules import MeanAggregation
 from paceline.datasets import Trace
-from paceline.eval.asynchronous import FleetTimes, RaceSettings, simulate_training
+from paceline.eval.asynchronous import AsyncRunSettings, FleetTimes, simulate_training
 
-COURSE = RaceSettings(batch=8, rate=0.05, epochs=1.0, evaluations=6)
+COURSE = AsyncRunSettings(batch=8, rate=0.05, epochs=1.0, num_evaluations=6)
 
 
 class Nothing:
@@ -32,7 +32,7 @@ class Nothing:
 
 def fleet(*seconds, comm_seconds=0.0, batch=8):
     """Workers that take so long for a full batch."""
-    return FleetTimes(batch / np.array([seconds]), span=1000.0, comm_seconds=comm_seconds)
+    return FleetTimes(batch / np.array([seconds]), span_seconds=1000.0, comm_seconds=comm_seconds)
 
 
 def ran(name, times, updates=64, **options):
@@ -86,14 +86,14 @@ def test_staleness_is_as_forecast():
 def test_saps_bound_holds_without_waiting(seconds, bound, noise):
     rng = np.random.default_rng(0)
     speed_TW = 8 / np.array(seconds) * np.exp(rng.normal(0, noise, (50, len(seconds))))
-    done = ran(saps(len(seconds), bound=bound), FleetTimes(speed_TW, span=1.0, comm_seconds=0.1), updates=40)
+    done = ran(saps(len(seconds), bound=bound), FleetTimes(speed_TW, span_seconds=1.0, comm_seconds=0.1), updates=40)
     assert done.server.ledger.largest_staleness <= bound
     assert not done.waiting.any()
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=20), st.floats(0.1, 500.0), st.floats(0.0, 50.0))
 def test_samples_invert_seconds(speeds, samples, start):
-    times = FleetTimes(np.array(speeds)[:, None], span=0.7, comm_seconds=0.0)
+    times = FleetTimes(np.array(speeds)[:, None], span_seconds=0.7, comm_seconds=0.0)
     took = times.seconds(0, samples, start)
     assert times.samples(0, start, start + took) == pytest.approx(samples, rel=1e-6)
 
@@ -117,7 +117,7 @@ class Diverging(Nothing):
 def test_diverging_training_has_no_accuracy():
     done = simulate_training(Diverging(), fleet(1.0, 2.0), scheme("asp", 2), COURSE)
     assert done.accuracy[-1] == 0.0
-    assert np.isinf(done.seconds_to(0.9))
+    assert np.isinf(done.seconds_to_accuracy(0.9))
 
 
 class Scripted(Nothing):
@@ -136,7 +136,7 @@ SCRIPTS = st.lists(st.sampled_from([0.1, 0.2, 0.6, 0.7, 0.8]), min_size=13, max_
 @given(SCRIPTS, st.sampled_from([0.5, 0.65, np.inf]))
 @settings(max_examples=30)
 def test_race_ends_when_good_or_over(accuracies, enough):
-    course = replace(COURSE, epochs=48 * 8 / 4096, evaluations=12, target_accuracy=enough)
+    course = replace(COURSE, epochs=48 * 8 / 4096, num_evaluations=12, target_accuracy=enough)
     done = simulate_training(Scripted(accuracies), fleet(1.0), scheme("asp", 1), course)
     ends = next((k for k in range(2, 13) if sum(accuracies[k - 2 : k + 1]) / 3 >= enough), 12)
     assert done.accuracy.tolist() == accuracies[: ends + 1]
@@ -145,16 +145,18 @@ def test_race_ends_when_good_or_over(accuracies, enough):
     for wanted in (0.15, 0.5, 0.7):
         reached = [k for k in range(2, len(last)) if sum(last[k - 2 : k + 1]) / 3 >= wanted - 1e-12]
         sure = all(abs(sum(last[k - 2 : k + 1]) / 3 - wanted) > 1e-9 for k in range(2, len(last)))
-        assert not sure or done.seconds_to(wanted) == (done.seconds[reached[0]] if reached else np.inf)
+        assert not sure or done.seconds_to_accuracy(wanted) == (done.seconds[reached[0]] if reached else np.inf)
 
 
 @pytest.mark.parametrize(("span", "comm"), [(0.0, 0.0), (-1.0, 0.0), (np.inf, 0.0), (1.0, -0.1), (1.0, np.inf)])
 def test_times_refuse_bad_span_or_wire(span, comm):
-    with pytest.raises(ValueError, match=f"span must be above 0 and comm_seconds 0 or more, got {span}, {comm}"):
-        FleetTimes(np.ones((2, 1)), span=span, comm_seconds=comm)
+    with pytest.raises(
+        ValueError, match=f"span_seconds must be above 0 and comm_seconds 0 or more, got {span}, {comm}"
+    ):
+        FleetTimes(np.ones((2, 1)), span_seconds=span, comm_seconds=comm)
 
 
 @pytest.mark.parametrize("speed", [[1.0], [[0.0]], [[np.inf]], [[np.nan]]])
 def test_times_refuse_bad_speed(speed):
     with pytest.raises(ValueError, match=r"speed must be \[T, W\], finite and above 0"):
-        FleetTimes(np.array(speed), span=1.0, comm_seconds=0.0)
+        FleetTimes(np.array(speed), span_seconds=1.0, comm_seconds=0.0)

@@ -137,7 +137,7 @@ def test_coverage_counts_speeds_inside_interval():
     speeds = np.array([10.0, 9.0, 8.0, np.nan, 13.0, 11.0])[:, None]
     result = backtest(Sure(), Trace(np.ones_like(speeds), 1 / speeds), warmup=0)
     assert result.coverage.tolist() == [3 / 5]
-    assert result.scored.tolist() == [5]
+    assert result.num_scored.tolist() == [5]
     later = backtest(Sure(), Trace(np.ones_like(speeds), 1 / speeds), warmup=2)
     assert later.coverage.tolist() == [1 / 3]
     assert (result.spread_TW == 0.1).all()
@@ -154,8 +154,8 @@ def test_true_speeds_have_no_overhead():
 
 
 def test_overhead_refuses_bad_shapes():
-    with pytest.raises(ValueError, match="group must be at least 2 workers, got 1"):
-        barrier_overhead(FORECAST, ACTUAL, group=1)
+    with pytest.raises(ValueError, match="group_size must be at least 2 workers, got 1"):
+        barrier_overhead(FORECAST, ACTUAL, group_size=1)
     with pytest.raises(
         ValueError, match=r"must both have the shape \[iterations, workers\], got \(50, 19\) and \(50, 20\)"
     ):
@@ -181,4 +181,4 @@ def test_overhead_of_groups_counted_one_by_one(workers, group):
             if there:
                 share = forecast[t, there] / forecast[t, there].sum()
                 each.append((share / actual[t, there]).max() * actual[t, there].sum() - 1)
-    assert barrier_overhead(forecast, actual, group=group) == pytest.approx(np.mean(each))
+    assert barrier_overhead(forecast, actual, group_size=group) == pytest.approx(np.mean(each))

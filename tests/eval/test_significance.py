@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.datasets import Trace
 from paceline.eval import compare, leaderboard
-from paceline.eval.significance import lead_over_jobs, squared_error_figures
+from paceline.eval.significance import compare_over_jobs, squared_error_estimates
 from paceline.predictors import EWMA, LastValue, checks
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -51,9 +51,9 @@ def test_ratio_is_geometric_mean_of_workers():
 def test_contributions_equal_jackknife():
     """To first order in the number of iterations."""
     error = np.random.default_rng(3).uniform(-1, 1, size=(200, 3))  # no iteration counts for much more than others
-    whole = squared_error_figures(error, 1.0).log
-    without = np.array([squared_error_figures(np.delete(error, k, axis=0), 1.0).log.value for k in range(len(error))])
-    np.testing.assert_allclose((len(error) - 1) * (whole.value - without), whole.moves, atol=0.01)
+    whole = squared_error_estimates(error, 1.0).log
+    without = np.array([squared_error_estimates(np.delete(error, k, axis=0), 1.0).log.value for k in range(len(error))])
+    np.testing.assert_allclose((len(error) - 1) * (whole.value - without), whole.contributions, atol=0.01)
 
 
 @pytest.mark.parametrize("likeness", [0.0, 0.5])
@@ -73,17 +73,17 @@ def test_real_lead_found_within_interval():
 
 
 def test_the_best_of_many_must_lead_by_more():
-    differences = [squared_error_figures(errors(1), 1.0) - squared_error_figures(0.9 * errors(2), 1.0)]
-    chances = [lead_over_jobs(differences, [1.0], among=among).p for among in (2, 3, 10, 30)]
+    differences = [squared_error_estimates(errors(1), 1.0) - squared_error_estimates(0.9 * errors(2), 1.0)]
+    chances = [compare_over_jobs(differences, [1.0], num_compared=among).p for among in (2, 3, 10, 30)]
     assert all(few < more for few, more in pairwise(chances))
 
 
 def test_jobs_together_say_more_than_one():
     jobs = [
-        squared_error_figures(0.97 * errors(k), 1.0) - squared_error_figures(errors(k) + 0.5 * errors(k + 50), 1.0)
+        squared_error_estimates(0.97 * errors(k), 1.0) - squared_error_estimates(errors(k) + 0.5 * errors(k + 50), 1.0)
         for k in range(8)
     ]
-    assert lead_over_jobs(jobs, [1 / 8] * 8).p < min(lead_over_jobs([job], [1.0]).p for job in jobs)
+    assert compare_over_jobs(jobs, [1 / 8] * 8).p < min(compare_over_jobs([job], [1.0]).p for job in jobs)
 
 
 def test_errors_of_other_shapes_are_refused():

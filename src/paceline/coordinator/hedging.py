@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._curves import Curves, batch_seconds
 from paceline.predictors.protocol import Forecast, Report
-from paceline.solver.split import log_caution
+from paceline.solver.split import log_safety_factor
 
-CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -0.25], [0.5, -0.5], [0.0, 0.0]])
-"""Choices: the factor of the differences between log speeds, and that of :func:`paceline.solver.split.log_caution`.
+TRUST_AND_SAFETY_C2 = np.array(
+    [[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -0.25], [0.5, -0.5], [0.0, 0.0]]
+)
+"""Choices: factors of the differences between log speeds, and of :func:`paceline.solver.split.log_safety_factor`.
 
 A choice trusts all, half or none of the differences (none is equal batches), and spares noisy workers not at all,
 by half or fully."""
@@ -35,23 +37,23 @@ class Hedging:
         self.horizon = horizon
         self.choice = 0
         """The choice that would have cost least; 0, the forecast itself, until something is known."""
-        self._cost_C = np.zeros(len(CHOICES_C2))
+        self._cost_C = np.zeros(len(TRUST_AND_SAFETY_C2))
         self._pending_sizes: list[Array] = []
 
-    def follow(self, report: Report, forecast: Forecast) -> None:
+    def update(self, report: Report, forecast: Forecast) -> None:
         """Learn what each choice would have cost in the reported iteration; take the next forecast."""
         if len(self._pending_sizes) == self.horizon:
             self._update_costs(self._pending_sizes.pop(0), report, forecast.curves)
         self._pending_sizes.append(self._choice_sizes(forecast))
 
-    def stretch_factors(self, forecast: Forecast) -> Array:
+    def slowdown_factors(self, forecast: Forecast) -> Array:
         """Return how many times as long as forecast each worker is planned to take, ``[W]``.
 
         All together are planned to be as fast as forecast.
         """
         equal_W = self._equal_batch_seconds(forecast)
-        accepted, added = CHOICES_C2[self.choice]
-        planned_W = equal_W**accepted * np.exp(-added * log_caution(forecast.spread))
+        accepted, added = TRUST_AND_SAFETY_C2[self.choice]
+        planned_W = equal_W**accepted * np.exp(-added * log_safety_factor(forecast.spread))
         together = np.add.reduce(1.0 / planned_W) / np.add.reduce(1.0 / equal_W)
         return np.asarray(planned_W / equal_W * together)
 
@@ -79,7 +81,7 @@ class Hedging:
         """
         equal_W, size = self._equal_batch_seconds(forecast), self.global_batch / len(forecast.speed)
         log_equal_W = np.log(equal_W)
-        planned_CW = CHOICES_C2 @ np.array([log_equal_W, -log_caution(forecast.spread)])
+        planned_CW = TRUST_AND_SAFETY_C2 @ np.array([log_equal_W, -log_safety_factor(forecast.spread)])
         return fractional_sizes(np.exp(planned_CW - planned_CW[:, :1]), forecast.curves.intercept / equal_W, size)
 
     def _update_costs(self, size_CW: Array, report: Report, curves: Curves) -> None:
@@ -108,17 +110,17 @@ class Hedging:
         self.choice = int(np.argmin(self._cost_C + np.where(np.arange(len(self._cost_C)) > 0, 0.1, 0.0)))
 
 
-def fractional_sizes(equal_CW: Array, start_W: Array, size: float) -> Array:
+def fractional_sizes(relative_seconds_CW: Array, fixed_share_W: Array, mean_size: float) -> Array:
     """Return sizes with which all workers end together, ``[C, W]``, in fractions of samples.
 
-    A batch of the mean ``size`` takes ``equal_CW``, of which the share ``start_W`` is fixed. No worker gets less than a
-    sample, or than the mean size if that is smaller.
+    A batch of ``mean_size`` takes ``relative_seconds_CW``, of which the share ``fixed_share_W`` is fixed. No worker
+    gets less than a sample, or than the mean size if that is smaller.
     """
-    workers, smallest = equal_CW.shape[1], min(1.0, size)
-    start_CW = equal_CW * start_W
+    workers, smallest = relative_seconds_CW.shape[1], min(1.0, mean_size)
+    start_CW = relative_seconds_CW * fixed_share_W
     # Least time per sample, relative to the time of an equal batch: a level curve has no size for a given end.
-    rate_CW = size / np.maximum(equal_CW - start_CW, 1e-3 * equal_CW)
-    free_CW, room_C = np.ones_like(rate_CW), np.full(len(rate_CW), size * workers)
+    rate_CW = mean_size / np.maximum(relative_seconds_CW - start_CW, 1e-3 * relative_seconds_CW)
+    free_CW, room_C = np.ones_like(rate_CW), np.full(len(rate_CW), mean_size * workers)
     for _ in range(3):  # a worker that would get less than the least gets that, and the others share the rest
         rate_C = np.add.reduce(free_CW * rate_CW, axis=1)
         together_C = (room_C + np.add.reduce(free_CW * rate_CW * start_CW, axis=1)) / rate_C
@@ -126,5 +128,5 @@ def fractional_sizes(equal_CW: Array, start_W: Array, size: float) -> Array:
         if np.minimum.reduce(size_CW, axis=None) >= smallest:
             break
         free_CW = np.where(size_CW > smallest, free_CW, 0.0)
-        room_C = size * workers - smallest * (workers - np.add.reduce(free_CW, axis=1))
+        room_C = mean_size * workers - smallest * (workers - np.add.reduce(free_CW, axis=1))
     return np.asarray(np.maximum(size_CW, smallest))

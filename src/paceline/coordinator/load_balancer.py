@@ -26,7 +26,7 @@ from paceline.predictors.fixed_part import FixedTimePredictor
 from paceline.predictors.fleet import require_int
 from paceline.predictors.named import named
 from paceline.predictors.protocol import Forecast, Predictor, Report, require_predictor
-from paceline.solver.split import Split, caution, evaluate, split
+from paceline.solver.split import Split, evaluate, safety_factor, split
 
 EXTREME_DEVIATION, MIN_EXTREME_GAIN = 0.75, 0.01
 """Sizes that deviate from equal ones by more than this share are extreme: they must save this share of an iteration's
@@ -208,7 +208,7 @@ class LoadBalancer:
         self._since_last_plan = iterations
         forecast = self._forecaster.predict(covariates=covariates_now, horizon=self.horizon)
         if self.policy.risk == "auto":
-            self._hedging.follow(report, forecast)
+            self._hedging.update(report, forecast)
         if report.out_of_memory is not None:
             self._limits = self._limits.after_report(report, self._sizes, forecast)
         self.plan = self._plan_next(forecast)
@@ -222,7 +222,7 @@ class LoadBalancer:
         ValueError
             If the report does not have the size of this fleet. Nothing is learned then.
         """
-        _require_fleet(report, len(self._sizes))
+        _require_report_length(report, len(self._sizes))
         if getattr(self.predictor, "_paceline_owner", self._owner) is not self._owner:
             raise ValueError(
                 "this balancer's predictor has since been passed to another LoadBalancer, which has reset it: pass "
@@ -327,7 +327,7 @@ class LoadBalancer:
         """Choose the sizes, and plan them."""
         curves, bounds = _curves_without_limits(forecast), self._limits.bounds(forecast)
         chosen, gain, reasons = self._choose_split(forecast, curves, bounds)
-        if not bounds.has_room:
+        if not bounds.is_feasible:
             reasons.append("; the memory limits leave no room for the global batch and are ignored")
         before, self._sizes = self._sizes, chosen.sizes
         if chosen.sizes is not before:
@@ -351,12 +351,12 @@ class LoadBalancer:
             reason = f"Equal batches: {self._iterations} of {count(policy.warmup, 'warm-up iteration')} done"
             return chosen, relative_gain(current.makespan, chosen.makespan), [reason]
         now = _DecisionInputs(forecast, curves, self._comparison_curves(curves, forecast), bounds, equal)
-        if bounds is not self._bounds_in_use and bounds.are_broken_by(self._sizes, policy.batch_multiple):
+        if bounds is not self._bounds_in_use and bounds.are_violated_by(self._sizes, policy.batch_multiple):
             best = now.with_forecast_times(self._best_split(now))
-            broken = (why.describe_broken_bounds, (self.workers, self._sizes, bounds.high))
-            reasons = [self._move_reason(best.sizes, forecast), broken]
+            broken = (why.describe_violated_bounds, (self.workers, self._sizes, bounds.high))
+            reasons = [self._describe_move(best.sizes, forecast), broken]
             return best, relative_gain(current.makespan, best.makespan), reasons
-        chosen, gain, reasons = self._weigh_change(now, current)
+        chosen, gain, reasons = self._compare_with_current(now, current)
         if bounds.is_limited.any():
             # Workers that memory keeps from taking more while they wait: they end 2% or more before the last one.
             held_W = bounds.is_limited & (chosen.sizes + policy.batch_multiple > bounds.high)
@@ -364,14 +364,14 @@ class LoadBalancer:
             reasons.append((why.describe_memory_limits, (self.workers, held_W)))
         return chosen, gain, reasons
 
-    def _weigh_change(self, inputs: _DecisionInputs, current: Split) -> tuple[Split, float, list[why.Reason]]:
+    def _compare_with_current(self, inputs: _DecisionInputs, current: Split) -> tuple[Split, float, list[why.Reason]]:
         """Compare the best split with the sizes in use: a change must be worth it."""
         cost, regret = self.policy.change_cost, self._regret
         in_use = evaluate(inputs.comparison_curves, self._sizes) if inputs.is_hedged else current
         makespan = in_use.makespan
         checks_extremes = self._iterations % 16 < self._since_last_plan  # rarely, because it takes time
-        if checks_extremes and (nearer := self._find_less_extreme(inputs, in_use)) is not None:
-            moved = self._move_reason(nearer.sizes, inputs.forecast)
+        if checks_extremes and (nearer := self._find_more_equal_split(inputs, in_use)) is not None:
+            moved = self._describe_move(nearer.sizes, inputs.forecast)
             return inputs.with_forecast_times(nearer), 0.0, [moved, ": sizes so unequal no longer save any time"]
         # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
         lower_bound = _makespan_lower_bound(inputs.comparison_curves, self.global_batch)
@@ -392,7 +392,7 @@ class LoadBalancer:
             return current, 0.0, [(why.describe_small_gain, ("", gain, float(regret[0]), cost))]
         expected = (why.describe_saving, (best.makespan, makespan, self.horizon, inputs.is_hedged))
         rounding = (why.describe_rounding, (step, best.makespan, lower_bound))
-        moved = self._move_reason(best.sizes, inputs.forecast)
+        moved = self._describe_move(best.sizes, inputs.forecast)
         return inputs.with_forecast_times(best), gain, [moved, expected, rounding]
 
     def _best_split(self, inputs: _DecisionInputs) -> Split:
@@ -406,36 +406,36 @@ class LoadBalancer:
             best = nearer
         return best
 
-    def _find_less_extreme(self, inputs: _DecisionInputs, in_use: Split) -> Split | None:
+    def _find_more_equal_split(self, inputs: _DecisionInputs, current: Split) -> Split | None:
         """Return equal sizes, or less extreme ones, if those in use gain nothing over them."""
         distance, mean = float(np.abs(self._sizes - inputs.equal_sizes).max()), self.global_batch / len(self._sizes)
         if distance <= 0.1 * mean:
             return None
         equal = evaluate(inputs.comparison_curves, inputs.equal_sizes)
-        if equal.makespan <= 1.002 * in_use.makespan:
+        if equal.makespan <= 1.002 * current.makespan:
             return equal
         if distance <= EXTREME_DEVIATION * mean:
             return None
         nearer = self._best_split_within(inputs, distance / 2)
-        return nearer if nearer.makespan <= (1 + MIN_EXTREME_GAIN) * in_use.makespan else None
+        return nearer if nearer.makespan <= (1 + MIN_EXTREME_GAIN) * current.makespan else None
 
-    def _best_split_within(self, inputs: _DecisionInputs, distance: float) -> Split:
+    def _best_split_within(self, inputs: _DecisionInputs, max_deviation: float) -> Split:
         """Return the best split whose sizes are at most this many samples away from equal ones."""
         step = self.policy.batch_multiple
-        distance = np.floor(distance / step) * step
-        low = np.maximum(inputs.bounds.low, inputs.equal_sizes - distance)
-        high = np.minimum(inputs.bounds.high, inputs.equal_sizes + distance)
+        max_deviation = np.floor(max_deviation / step) * step
+        low = np.maximum(inputs.bounds.low, inputs.equal_sizes - max_deviation)
+        high = np.minimum(inputs.bounds.high, inputs.equal_sizes + max_deviation)
         return split(inputs.comparison_curves, self.global_batch, lower=low, upper=high, batch_multiple=step)
 
-    def _move_reason(self, sizes: Sizes, forecast: Forecast) -> why.Reason:
+    def _describe_move(self, sizes: Sizes, forecast: Forecast) -> why.Reason:
         return why.describe_move, (self.workers, self._sizes, sizes, forecast.speed, self._forecast_in_use)
 
     def _comparison_curves(self, curves: Curves, forecast: Forecast) -> Curves:
         """Return the curves with which sizes are compared: slower than forecast for noisy workers."""
         risk = self.policy.risk
         if isinstance(risk, str):
-            return scale_curves(curves, self._hedging.stretch_factors(forecast)) if self._hedging.choice else curves
-        return scale_curves(curves, caution(forecast.spread, risk)) if risk else curves
+            return scale_curves(curves, self._hedging.slowdown_factors(forecast)) if self._hedging.choice else curves
+        return scale_curves(curves, safety_factor(forecast.spread, risk)) if risk else curves
 
     def _reset_fleet(self, limits: Limits) -> Forecast:
         """Reset to equal sizes, and forget all earlier changes."""
@@ -491,14 +491,14 @@ def _check_covariates_shape(name: str, covariates: ArrayLike | None, predictor: 
         )
 
 
-def _require_fleet(report: Report, count: int) -> None:
+def _require_report_length(report: Report, num_workers: int) -> None:
     """Refuse a report that does not have one number for each worker."""
     for name in ("samples", "seconds", "comm_seconds", "out_of_memory"):
         values = getattr(report, name)
         if values is None and name in ("comm_seconds", "out_of_memory"):
             continue
-        if np.shape(values) != (count,):
+        if np.shape(values) != (num_workers,):
             raise ValueError(
-                f"the report's {name} must hold one value for each of the {count} workers, got the shape "
+                f"the report's {name} must hold one value for each of the {num_workers} workers, got the shape "
                 f"{np.shape(values)}; call join or leave when the fleet changes"
             )

@@ -61,7 +61,7 @@ class Plan:
     @property
     def why(self) -> str:
         """Sentence that says what was done and why."""
-        return why.sentence(self.reasons)
+        return why.join_reasons(self.reasons)
 
     @property
     def sizes(self) -> Sizes:

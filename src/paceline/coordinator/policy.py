@@ -33,9 +33,9 @@ class Policy:
         Fewest and most samples: one number for all workers, or a mapping by name. A worker that is not named has a
         lower bound of 1 and no upper bound. Memory limits that a predictor learns come with its forecast.
     risk
-        How much to spare workers with noisy forecasts, 0 to 2: see :func:`paceline.solver.caution`. With ``"auto"`` it
-        is chosen online, from what each choice would lately have cost, and so is whether to trust all of the
-        forecast differences between workers, half of them, or none.
+        How much to spare workers with noisy forecasts, 0 to 2: see :func:`paceline.solver.safety_factor`. With
+        ``"auto"`` it is chosen online, from what each choice would lately have cost, and so is whether to trust all of
+        the forecast differences between workers, half of them, or none.
 
     Raises
     ------

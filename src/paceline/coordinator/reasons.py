@@ -17,10 +17,10 @@ Reason: TypeAlias = str | tuple[Callable[..., str], tuple[Any, ...]]
 NOTHING_TO_GAIN = "Kept the sizes: no split is expected to be faster"
 
 
-def sentence(reasons: Iterable[Reason]) -> str:
+def join_reasons(reasons: Iterable[Reason]) -> str:
     """Return the parts as one sentence.
 
-    >>> sentence(["Kept the sizes", (describe_rounding, (8, 1.0, 0.959))])
+    >>> join_reasons(["Kept the sizes", (describe_rounding, (8, 1.0, 0.959))])
     'Kept the sizes; in multiples of 8 samples, which costs at most 4.1%.'
     """
     return "".join([one if isinstance(one, str) else one[0](*one[1]) for one in reasons]) + "."
@@ -138,7 +138,7 @@ def scale_to_step(reasons: Iterable[Reason], micro_batches: int) -> tuple[Reason
     return tuple(found)
 
 
-def describe_broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
+def describe_violated_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
     """Return which bound the sizes violated."""
     over = sizes > high
     if not over.any():

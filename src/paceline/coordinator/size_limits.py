@@ -21,12 +21,12 @@ class Bounds(NamedTuple):
 
     low: Array
     high: Array
-    has_room: bool
+    is_feasible: bool
     """True if the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
     is_limited: Mask
     """Mask of the workers whose memory limit is below the policy's upper bound, ``[W]``."""
 
-    def are_broken_by(self, sizes: Sizes, batch_multiple: int) -> bool:
+    def are_violated_by(self, sizes: Sizes, batch_multiple: int) -> bool:
         """Return whether a size lies outside the bounds, or is not a multiple of ``batch_multiple``."""
         return bool(((sizes < self.low) | (sizes > self.high) | (sizes % batch_multiple != 0)).any())
 
@@ -90,9 +90,9 @@ class Limits:
     def _bounds_within(self, limit: Array | float) -> Bounds:
         fits = np.floor(np.minimum(self.memory, limit) / self.batch_multiple) * self.batch_multiple
         high = np.maximum(np.minimum(self.upper, fits), self.lower)
-        has_room = bool(high.sum() >= self.global_batch)
-        high = high if has_room else self.upper
-        return Bounds(self.lower, high, has_room, high < self.upper)
+        is_feasible = bool(high.sum() >= self.global_batch)
+        high = high if is_feasible else self.upper
+        return Bounds(self.lower, high, is_feasible, high < self.upper)
 
 
 def _bound_per_worker(bound: int | Mapping[str, int] | None, workers: Sequence[str], unnamed: float) -> Array:

@@ -63,9 +63,13 @@ class WorkModel:
         self._num_observed = 0
         self._next_fit, self._refit_interval = MIN_REFIT_INTERVAL, MIN_REFIT_INTERVAL
 
-    def recent_observations(self, count: int) -> Array:
+    def recent_observations(self, num_iterations: int) -> Array:
         """Return features and busy time of the last iterations, ``[K, W, F + 1]``."""
-        return np.stack(list(self._recent)[-count:]) if self._recent else np.zeros((0, 0, len(self.coefficients) + 1))
+        return (
+            np.stack(list(self._recent)[-num_iterations:])
+            if self._recent
+            else np.zeros((0, 0, len(self.coefficients) + 1))
+        )
 
     def work(self, features_WF: Array) -> Array:
         """Return the work of batches with these features, ``[W]``, in average samples."""

@@ -2,7 +2,7 @@
 
 from paceline.solver.assign import Assignment, AssignmentStatus, assign
 from paceline.solver.pack import Packing, PackingStatus, TokenCost, pack
-from paceline.solver.split import BatchTimeCurves, Split, SplitStatus, caution, evaluate, split
+from paceline.solver.split import BatchTimeCurves, Split, SplitStatus, evaluate, safety_factor, split
 
 __all__ = [
     "Assignment",
@@ -14,8 +14,8 @@ __all__ = [
     "SplitStatus",
     "TokenCost",
     "assign",
-    "caution",
     "evaluate",
     "pack",
+    "safety_factor",
     "split",
 ]

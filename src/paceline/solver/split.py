@@ -155,7 +155,7 @@ def evaluate(curves: Curves, sizes: ArrayLike) -> Split:
     return Split(sizes_W, seconds, float(seconds.max()), SplitStatus.PRESET)
 
 
-def caution(spread: Array, risk: float = 1.0) -> Array:
+def safety_factor(spread: Array, risk: float = 1.0) -> Array:
     """Return the factor by which to stretch each worker's curve, ``[W]``: 1 for the least noisy worker.
 
     A barrier waits for the last worker, and a noisy worker is often the last. Errors are taken to be log-normal with
@@ -176,15 +176,15 @@ def caution(spread: Array, risk: float = 1.0) -> Array:
     --------
     Half of a fleet of eight is noisy. Equal noise changes nothing, known or unknown:
 
-    >>> caution(np.repeat([0.05, 0.4], 4)).round(2)
+    >>> safety_factor(np.repeat([0.05, 0.4], 4)).round(2)
     array([1.  , 1.  , 1.  , 1.  , 1.62, 1.62, 1.62, 1.62])
-    >>> caution(np.full(3, np.inf))
+    >>> safety_factor(np.full(3, np.inf))
     array([1., 1., 1.])
     """
-    return np.asarray(np.exp(risk * log_caution(spread)))
+    return np.asarray(np.exp(risk * log_safety_factor(spread)))
 
 
-def log_caution(spread: Array) -> Array:
+def log_safety_factor(spread: Array) -> Array:
     """Return the logarithm of the full caution, ``[W]``."""
     from statistics import NormalDist  # imported late: a one-off split does without it
 

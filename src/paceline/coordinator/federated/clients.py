@@ -16,7 +16,7 @@ from paceline._arrays import Array, Mask, Sizes, substate
 from paceline.coordinator.federated.rounds import LAST_CLIENT_PHRASES, ForecastSource, Reason, RoundReport
 from paceline.predictors import Curves, Forecast, Predictor, Report
 
-Rows = NDArray[np.intp]
+ClientIndices = NDArray[np.intp]
 
 FIT_MOMENTS = ("fit_count", "fit_x", "fit_y", "fit_xx", "fit_xy", "fit_yy")
 """Columns of the sums behind the fit of a client's time against its samples; see `BatchTimeFits`."""
@@ -67,7 +67,7 @@ def prior_log_speed(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float
 
 
 # Speed in samples/s before any report: only ratios count.
-FORECAST_PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
+FORECAST_QUANTITIES = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
 """The two predictors by name, with the column that counts their reports and the forecast before any."""
 
 
@@ -81,7 +81,7 @@ class Clients:
         self.columns: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, (kind, _) in CLIENT_COLUMNS.items()}
         self._row_by_client: dict[str, int] = {}
         self._devices: dict[str, int] = {"": 0}
-        self._predictors = {part: copy.deepcopy(predictor) for part in FORECAST_PARTS}
+        self._predictors = {part: copy.deepcopy(predictor) for part in FORECAST_QUANTITIES}
         self._forecasts: dict[str, Forecast] = {}
 
     def __len__(self) -> int:
@@ -95,17 +95,17 @@ class Clients:
         """Names of the known clients, in the order in which they joined."""
         return list(self._row_by_client)
 
-    def rows(self, client_names: Sequence[str]) -> Rows:
+    def indices(self, client_names: Sequence[str]) -> ClientIndices:
         """Return the row of each, -1 where it is not known, ``[W]``."""
         return np.array([self._row_by_client.get(name, -1) for name in client_names], dtype=np.intp)
 
-    def column_values(self, column: str, rows: Rows) -> Array:
+    def column_values(self, column: str, index_W: ClientIndices) -> Array:
         """Return a column at these rows as float64, ``[W]``; a row of -1 gets the value of a new client."""
-        values_W: Array = np.full(len(rows), CLIENT_COLUMNS[column][1], dtype=np.float64)
-        values_W[rows >= 0] = self.columns[column][rows[rows >= 0]]
+        values_W: Array = np.full(len(index_W), CLIENT_COLUMNS[column][1], dtype=np.float64)
+        values_W[index_W >= 0] = self.columns[column][index_W[index_W >= 0]]
         return values_W
 
-    def join(self, client_names: Sequence[str]) -> Rows:
+    def join(self, client_names: Sequence[str]) -> ClientIndices:
         """Return the row of each client, ``[W]``; new clients get a row."""
         new = [name for name in client_names if name not in self._row_by_client]
         if new:
@@ -113,14 +113,14 @@ class Clients:
             for column, (kind, fresh) in CLIENT_COLUMNS.items():
                 self.columns[column] = np.append(self.columns[column], np.full(len(new), fresh, kind))
             for part, predictor in self._predictors.items():
-                if not self.columns[FORECAST_PARTS[part][0]].any():  # no report was learned: a reset loses nothing
+                if not self.columns[FORECAST_QUANTITIES[part][0]].any():  # no report was learned: a reset loses nothing
                     predictor.reset(self.names)
                 elif hasattr(predictor, "join_all"):
                     predictor.join_all(new)
                 else:
                     for name in new:
                         predictor.join(name)
-        return self.rows(client_names)
+        return self.indices(client_names)
 
     def leave(self, client: str) -> None:
         """Forget a client; those behind it move up."""
@@ -142,46 +142,45 @@ class Clients:
                 known[device] = len(known)
         return np.array([known.get(device, known[""]) for device in devices], dtype=np.int64)
 
-    def observe(self, part: str, rows: Rows, samples_W: Array, seconds_W: Array) -> None:
+    def observe(self, quantity: str, index_W: ClientIndices, samples_W: Array, seconds_W: Array) -> None:
         """Learn the reports of these rows, and count an iteration without a report for all others."""
         samples_N, seconds_N = np.full((2, len(self)), np.nan)
-        samples_N[rows], seconds_N[rows] = samples_W, seconds_W
+        samples_N[index_W], seconds_N[index_W] = samples_W, seconds_W
         report = Report(samples=samples_N, seconds=seconds_N)
         if len(self):
-            self._predictors[part].observe(report)
-        self.columns[FORECAST_PARTS[part][0]][rows] += np.isfinite(report.speed[rows])
-        self._forecasts.pop(part, None)
+            self._predictors[quantity].observe(report)
+        self.columns[FORECAST_QUANTITIES[quantity][0]][index_W] += np.isfinite(report.speed[index_W])
+        self._forecasts.pop(quantity, None)
 
     def forecast_for(
-        self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf
+        self, quantity: str, index_W: ClientIndices, device_W: Sizes, max_speed_W: Array | float = np.inf
     ) -> tuple[Forecast, Sizes]:
         """Return the forecast for these rows, -1 for a client that is not known, and its `ForecastSource`, ``[W]``.
 
-        It is in samples/s, or models/s.
-        ``ceiling_W`` is the most that is forecast of those that did not answer in time. What was learned of them stays
-        as it is, for they may as well have been switched off.
+        It is in samples/s, or models/s. ``max_speed_W`` is the most that is forecast of those that did not answer in
+        time. What was learned of them stays as it is, for they may as well have been switched off.
         """
-        counted, prior = FORECAST_PARTS[part]
-        seen_W = self.column_values(counted, rows) > 0
-        log_M, reported = self._reported_log_forecasts(part)
+        counted, prior = FORECAST_QUANTITIES[quantity]
+        seen_W = self.column_values(counted, index_W) > 0
+        log_M, reported = self._reported_log_forecasts(quantity)
         mean_W, spread_W, source_W = prior_log_speed(log_M, self.columns["device"][reported], device_W, np.log(prior))
-        speed_W, seen = np.exp(mean_W), rows[seen_W]
+        speed_W, seen = np.exp(mean_W), index_W[seen_W]
         if len(seen):
-            forecast = self._cached_forecast(part)
+            forecast = self._cached_forecast(quantity)
             speed_W[seen_W], spread_W[seen_W] = forecast.speed[seen], forecast.spread[seen]
             source_W[seen_W] = ForecastSource.CLIENT
         # A prior alone is not knowledge: a ceiling would make it look like some.
-        held_W = (ceiling_W < speed_W) & (source_W != ForecastSource.NOTHING)
-        speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, ForecastSource.SILENCE, source_W)
+        held_W = (max_speed_W < speed_W) & (source_W != ForecastSource.NOTHING)
+        speed_W, source_W = np.where(held_W, max_speed_W, speed_W), np.where(held_W, ForecastSource.SILENCE, source_W)
         curves, free_W = Curves.from_speed(speed_W), seen_W & ~held_W
         if free_W.any():
             for name in ("floor", "slope", "intercept", "limit"):
-                getattr(curves, name)[free_W] = getattr(forecast.curves, name)[rows[free_W]]
+                getattr(curves, name)[free_W] = getattr(forecast.curves, name)[index_W[free_W]]
         return Forecast(speed_W, spread_W, batch_time=curves), source_W
 
-    def mean_forecast(self, part: str) -> float:
+    def mean_forecast(self, quantity: str) -> float:
         """Return the geometric mean of the forecasts of all clients that ever reported; NaN if none did."""
-        log_M, _ = self._reported_log_forecasts(part)
+        log_M, _ = self._reported_log_forecasts(quantity)
         return float(np.exp(log_M.mean())) if len(log_M) else float("nan")
 
     def typical_spread(self) -> float:
@@ -220,19 +219,19 @@ class Clients:
                     "this version of paceline saved"
                 )
 
-    def _cached_forecast(self, part: str) -> Forecast:
+    def _cached_forecast(self, quantity: str) -> Forecast:
         """Return the forecast of all rows, made once a round."""
-        if part not in self._forecasts:
-            self._forecasts[part] = self._predictors[part].predict()
-        return self._forecasts[part]
+        if quantity not in self._forecasts:
+            self._forecasts[quantity] = self._predictors[quantity].predict()
+        return self._forecasts[quantity]
 
-    def _reported_log_forecasts(self, part: str) -> tuple[Array, Rows]:
+    def _reported_log_forecasts(self, quantity: str) -> tuple[Array, ClientIndices]:
         """Return the log forecasts of all that ever reported, and their rows."""
-        reported = np.flatnonzero(self.columns[FORECAST_PARTS[part][0]])
-        return (np.log(self._cached_forecast(part).speed[reported]) if len(reported) else np.empty(0)), reported
+        reported = np.flatnonzero(self.columns[FORECAST_QUANTITIES[quantity][0]])
+        return (np.log(self._cached_forecast(quantity).speed[reported]) if len(reported) else np.empty(0)), reported
 
 
-MIN_FOLLOWING_SLOPE = 0.1
+MIN_BATCH_TIME_SLOPE = 0.1
 """The smallest slope of log time over log batch that counts as following the batch.
 
 Steps that cost as much besides their samples as nine batches follow by a tenth.
@@ -241,7 +240,7 @@ Steps that cost as much besides their samples as nine batches follow by a tenth.
 TEST_BATCH_RATIO = 2.0
 """Factor between the two batches of a test, towards the mean batch."""
 
-MIN_TESTS = 4
+MIN_TEST_REPORTS = 4
 """Reports before a client may be suspected or found not to follow."""
 
 
@@ -265,23 +264,25 @@ class BatchTimeFits:
         self.clients = clients
         self.retest_after = retest_after
 
-    def learn(self, rows: Rows, samples_W: Array, seconds_W: Array, size_W: Array, batch: float) -> tuple[Rows, Rows]:
+    def learn(
+        self, index_W: ClientIndices, samples_W: Array, seconds_W: Array, size_W: Array, batch: float
+    ) -> tuple[ClientIndices, ClientIndices]:
         """Learn these clients' times; return the rows newly found not to follow their batch, and those that do again.
 
         Samples and seconds are of all local steps, positive and finite; ``size_W`` is what each was given in a step,
         and ``batch`` the mean of all that were asked.
         """
         columns, x_W, y_W = self.clients.columns, np.log(samples_W), np.log(seconds_W)
-        newest_6W = np.stack([np.ones(len(rows)), x_W, y_W, x_W * x_W, x_W * y_W, y_W * y_W])
-        before_6W = np.stack([columns[moment][rows] for moment in FIT_MOMENTS])
+        newest_6W = np.stack([np.ones(len(index_W)), x_W, y_W, x_W * x_W, x_W * y_W, y_W * y_W])
+        before_6W = np.stack([columns[moment][index_W] for moment in FIT_MOMENTS])
         # A client that imported and compiled seems not to follow: a first report before a larger batch is left out.
-        second_W = (before_6W[0] == 1) & (columns["state"][rows] == FitState.TRUSTED)
+        second_W = (before_6W[0] == 1) & (columns["state"][index_W] == FitState.TRUSTED)
         before_6W = np.where(second_W & (x_W > before_6W[1]), 0.0, before_6W)
         # about the last ten reports count
         moment_6W = 0.9 * before_6W + newest_6W
         slope_W, error_W, varied_W = _log_log_slope(moment_6W)
         high_W, low_W = slope_W + 1.64 * error_W, slope_W - 1.64 * error_W  # 95% of slopes lie beyond either
-        state_W, turn_W = columns["state"][rows], columns["turn"][rows] + 1
+        state_W, turn_W = columns["state"][index_W], columns["turn"][index_W] + 1
         trusted_W, tested_W = state_W == FitState.TRUSTED, state_W == FitState.TESTED
         astray_W = np.abs(np.log(size_W / batch))
         # Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm.
@@ -289,30 +290,34 @@ class BatchTimeFits:
         # Where the batch hardly moves no fit means anything: a client far from the mean is tested all the same, rarely.
         unknown_W = ~varied_W & (astray_W >= np.log(TEST_BATCH_RATIO))
         # a client whose batch hardly moves is tested five times more seldom
-        due_W, rested_W = turn_W >= MIN_TESTS, turn_W >= -4 * self.retest_after
+        due_W, rested_W = turn_W >= MIN_TEST_REPORTS, turn_W >= -4 * self.retest_after
         suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))
         over_W = tested_W & (turn_W >= 8)
         cleared_W = ~trusted_W & (
-            (low_W > MIN_FOLLOWING_SLOPE) | (over_W & ((slope_W > MIN_FOLLOWING_SLOPE) | ~varied_W))
+            (low_W > MIN_BATCH_TIME_SLOPE) | (over_W & ((slope_W > MIN_BATCH_TIME_SLOPE) | ~varied_W))
         )
-        found_W = tested_W & ~cleared_W & (over_W | (varied_W & (turn_W >= MIN_TESTS) & (high_W < MIN_FOLLOWING_SLOPE)))
-        columns["base"][rows[suspect_W]] = size_W[suspect_W]
+        found_W = (
+            tested_W
+            & ~cleared_W
+            & (over_W | (varied_W & (turn_W >= MIN_TEST_REPORTS) & (high_W < MIN_BATCH_TIME_SLOPE)))
+        )
+        columns["base"][index_W[suspect_W]] = size_W[suspect_W]
         changes = [suspect_W, cleared_W, found_W]
-        columns["state"][rows] = np.select(changes, [FitState.TESTED, FitState.TRUSTED, FitState.FLAT], state_W)
-        columns["turn"][rows] = np.select(changes, [0, -5 * self.retest_after, 0], turn_W)
+        columns["state"][index_W] = np.select(changes, [FitState.TESTED, FitState.TRUSTED, FitState.FLAT], state_W)
+        columns["turn"][index_W] = np.select(changes, [0, -5 * self.retest_after, 0], turn_W)
         # Only what is tried from here on is a test.
         for moment, sum_W, newest_W in zip(FIT_MOMENTS, moment_6W, newest_6W, strict=True):
-            columns[moment][rows] = np.where(suspect_W, newest_W, sum_W)
-        return rows[found_W], rows[cleared_W & (state_W == FitState.FLAT)]
+            columns[moment][index_W] = np.where(suspect_W, newest_W, sum_W)
+        return index_W[found_W], index_W[cleared_W & (state_W == FitState.FLAT)]
 
-    def state(self, rows: Rows) -> Sizes:
+    def state(self, index_W: ClientIndices) -> Sizes:
         """Return the `FitState` of each, ``[W]``; a row of -1 is a client that is not known."""
-        return self.clients.column_values("state", rows).astype(np.int64)
+        return self.clients.column_values("state", index_W).astype(np.int64)
 
-    def sizes(self, rows: Rows, batch: int, min_batch: int) -> Array:
+    def sizes(self, index_W: ClientIndices, batch: int, min_batch: int) -> Array:
         """Return the batches of clients that are not balanced now, ``[W]``; NaN for all others."""
-        state_W = self.state(rows)
-        turn_W, base_W = self.clients.column_values("turn", rows), self.clients.column_values("base", rows)
+        state_W = self.state(index_W)
+        turn_W, base_W = self.clients.column_values("turn", index_W), self.clients.column_values("base", index_W)
         towards_W = np.where(base_W > batch, base_W / TEST_BATCH_RATIO, base_W * TEST_BATCH_RATIO)
         tested_W = np.where(turn_W % 2 == 0, np.floor(towards_W), base_W)
         is_retest_W = turn_W % self.retest_after == self.retest_after - 1
@@ -321,10 +326,13 @@ class BatchTimeFits:
         size_W: Array = np.maximum(fixed_W, min(min_batch, batch))
         return size_W
 
-    def seconds(self, rows: Rows) -> Array:
+    def seconds(self, index_W: ClientIndices) -> Array:
         """Return the usual time of clients whose time does not follow their batch, ``[W]``; NaN for all others."""
-        flat_W = self.state(rows) == FitState.FLAT
-        count_W, seconds_W = self.clients.column_values("fit_count", rows), self.clients.column_values("fit_y", rows)
+        flat_W = self.state(index_W) == FitState.FLAT
+        count_W, seconds_W = (
+            self.clients.column_values("fit_count", index_W),
+            self.clients.column_values("fit_y", index_W),
+        )
         return np.where(flat_W, np.exp(seconds_W / np.where(flat_W, count_W, 1.0)), np.nan)
 
 

@@ -18,8 +18,8 @@ from paceline._curves import scale_curves
 from paceline._text import MAX_NAMES, join_names
 from paceline.coordinator.federated.clients import (
     BatchTimeFits,
+    ClientIndices,
     Clients,
-    Rows,
     plausible_comm_times,
     plausible_speeds,
     summarize_round,
@@ -225,10 +225,10 @@ class FederatedBalancer:
                 f"clients must hold at least one id and no duplicates, got {len(names)} ids, "
                 f"{len(set(names))} of them different"
             )
-        rows = self._clients.rows(names)
+        rows = self._clients.indices(names)
         device_W = self._clients.column_values("device", rows).astype(np.int64)
-        ceiling_W = self._clients.column_values("ceiling", rows)
-        speed, source_W = self._clients.forecast_for("speed", rows, device_W, ceiling_W)
+        max_speed_W = self._clients.column_values("ceiling", rows)
+        speed, source_W = self._clients.forecast_for("speed", rows, device_W, max_speed_W)
         comm, _ = self._clients.forecast_for("comm", rows, device_W)
         comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
         batch_fits = BatchTimeFits(self._clients, self.try_again)
@@ -254,11 +254,11 @@ class FederatedBalancer:
             # Before any report no forecast is in seconds: the deadline is left out. All that is known is whether
             # anybody replied at all: as long as nobody does, the batch is halved.
             batch, deadline = max(self.batch >> self._unanswered_rounds, self.min_batch), None
-        size_W, reason_W, upper_W, caution_W = choose_sizes(
+        size_W, reason_W, upper_W, safety_factor_W = choose_sizes(
             inputs,
             batch=batch,
             min_batch=self.min_batch,
-            largest=math.floor(self.largest_multiple * self.batch),
+            max_batch=math.floor(self.largest_multiple * self.batch),
             risk=self.risk,
             deadline=deadline,
         )
@@ -273,11 +273,11 @@ class FederatedBalancer:
             comm_seconds=comm_W,
             source=source_W,
             seconds=seconds_W,
-            caution=caution_W,
-            upper=upper_W,
+            safety_factor=safety_factor_W,
+            max_sizes=upper_W,
             reasons=reason_W,
-            silent=self._clients.column_values("silent", rows).astype(np.int64),
-            rejected=self._clients.column_values("rejected", rows).astype(np.int64),
+            rounds_unanswered=self._clients.column_values("silent", rows).astype(np.int64),
+            rounds_rejected=self._clients.column_values("rejected", rows).astype(np.int64),
             deadline=self.deadline,
             is_reduced=batch < self.batch,
             round_index=self.rounds,
@@ -339,20 +339,22 @@ class FederatedBalancer:
         clients.load_state_dict(state)
         self._clients, self.rounds, self._unanswered_rounds = clients, int(state["rounds"]), int(state["unanswered"])
 
-    def _learn_from_replies(self, plan: RoundPlan, report: RoundReport, rows: Rows, plan_rows: Rows) -> None:
+    def _learn_from_replies(
+        self, plan: RoundPlan, report: RoundReport, index_W: ClientIndices, plan_index_W: ClientIndices
+    ) -> None:
         """Learn from the clients that replied, whose rows these are, among all clients and in the plan."""
         clients, columns = self._clients, self._clients.columns
         accepted_W = plausible_speeds(report, clients.mean_forecast("speed"), self.max_speed_ratio)
         timed_W = plausible_comm_times(report, accepted_W, clients.mean_forecast("comm"), self.max_speed_ratio)
         samples_W, seconds_W = report.samples[accepted_W], report.seconds[accepted_W]
         # A predictor of curves is to learn them over the samples of a step.
-        clients.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
+        clients.observe("speed", index_W[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
         comm_W = np.maximum(report.communication[timed_W], 1e-6)
-        clients.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
-        size_W = plan.sizes[plan_rows].astype(np.float64)
-        mean_size = float(plan.sizes[plan.participating].mean()) if len(rows) else 1.0
+        clients.observe("comm", index_W[timed_W], np.ones(len(comm_W)), comm_W)
+        size_W = plan.sizes[plan_index_W].astype(np.float64)
+        mean_size = float(plan.sizes[plan.participating].mean()) if len(index_W) else 1.0
         batch_fits = BatchTimeFits(clients, self.try_again)
-        found, cleared = batch_fits.learn(rows[accepted_W], samples_W, seconds_W, size_W[accepted_W], mean_size)
+        found, cleared = batch_fits.learn(index_W[accepted_W], samples_W, seconds_W, size_W[accepted_W], mean_size)
         for changed, sentence in (
             (
                 found,
@@ -361,33 +363,34 @@ class FederatedBalancer:
             ),
             (cleared, "the time of %s now depends on the batch size, which is balanced from here on"),
         ):
-            if names := [report.clients[i] for i in np.flatnonzero(np.isin(rows, changed))]:
+            if names := [report.clients[i] for i in np.flatnonzero(np.isin(index_W, changed))]:
                 logger.warning(sentence, join_names(names))
         doubtful_W = np.isfinite(report.speed) & ~accepted_W
-        columns["rejected"][rows[doubtful_W]] += 1
-        columns["rejected"][rows[accepted_W]] = 0
+        columns["rejected"][index_W[doubtful_W]] += 1
+        columns["rejected"][index_W[accepted_W]] = 0
         for i in np.flatnonzero(doubtful_W)[:MAX_NAMES]:
             message = "round %d: %s reported an implausible %.3g samples/s, which its forecast ignores"
             logger.warning(message, plan.round_index, report.clients[i], report.speed[i])
         # A client that ran out of memory gets at most this share of the batch that it ran out with.
-        ran_out = rows[report.out_of_memory]
+        ran_out = index_W[report.out_of_memory]
         columns["fits"][ran_out] = np.minimum(
             columns["fits"][ran_out], np.maximum(0.8 * size_W[report.out_of_memory], 1.0)
         )
 
 
-def _validated_amounts(name: str, values: ArrayLike | None, count: int) -> Array | None:
+def _validated_amounts(name: str, values: ArrayLike | None, num_clients: int) -> Array | None:
     if values is None:
         return None
     amounts_W = np.asarray(values, dtype=np.float64)
-    if amounts_W.shape != (count,) or not (amounts_W >= 0).all():
+    if amounts_W.shape != (num_clients,) or not (amounts_W >= 0).all():
         raise ValueError(
-            f"{name} must have one number of at least 0 for each of the {count} clients, got {amounts_W.tolist()!r:.80}"
+            f"{name} must have one number of at least 0 for each of the {num_clients} clients, got "
+            f"{amounts_W.tolist()!r:.80}"
         )
     return amounts_W
 
 
-def _require_positive(name: str, value: int, thing: str) -> int:
+def _require_positive(name: str, value: int, unit: str) -> int:
     if value < 1:
-        raise ValueError(f"{name} must be at least 1 {thing}, got {value}")
+        raise ValueError(f"{name} must be at least 1 {unit}, got {value}")
     return value

@@ -177,13 +177,13 @@ class RoundPlan:
         Basis of the forecast of the speed, ``[W]``, as `ForecastSource`.
     seconds
         When each is expected to have replied, ``[W]``, in seconds after the round began; 0 if it is not asked.
-    caution
+    safety_factor
         How many times as slow as forecast each was taken to be, because its speed is uncertain, ``[W]``.
-    upper
+    max_sizes
         The most samples a step that its data, its memory, ``largest_multiple`` and the deadline allow, ``[W]``.
     reasons
         What decided each size, ``[W]``, as `Reason`.
-    silent, rejected
+    rounds_unanswered, rounds_rejected
         For how many rounds in a row each did not reply, or reported a speed that cannot be, ``[W]``.
     is_reduced
         Whether all batches are less than the mean one, as no client has replied so far.
@@ -201,11 +201,11 @@ class RoundPlan:
     comm_seconds: Array
     source: Sizes
     seconds: Array
-    caution: Array
-    upper: Array
+    safety_factor: Array
+    max_sizes: Array
     reasons: Sizes
-    silent: Sizes
-    rejected: Sizes
+    rounds_unanswered: Sizes
+    rounds_rejected: Sizes
     deadline: float | None
     is_reduced: bool
     round_index: int
@@ -272,16 +272,16 @@ class RoundPlan:
         else:
             mean = percent(self.sizes[i] / self.sizes[self.participating].mean())
             # Named where the client was taken to be slower than its forecast by a tenth or more.
-            spared = self.caution[i] > 1.1 and reason == Reason.BALANCED
+            spared = self.safety_factor[i] > 1.1 and reason == Reason.BALANCED
             sentence = (
                 f"{name} gets {samples} a step ({mean} of the mean): {speed:.3g} samples/s {SOURCE_PHRASES[source]} "
                 f"and {comm} to communicate make {time} for {count(steps, 'local step')}{LIMIT_PHRASES.get(reason, '')}"
                 f"{'; it gets a smaller batch, as its speed may differ' if spared else ''}."
             )
-        if self.silent[i]:
-            sentence += f" It has not replied for {count(int(self.silent[i]), 'round')}."
-        if self.rejected[i]:
-            rounds = count(int(self.rejected[i]), "round")
+        if self.rounds_unanswered[i]:
+            sentence += f" It has not replied for {count(int(self.rounds_unanswered[i]), 'round')}."
+        if self.rounds_rejected[i]:
+            rounds = count(int(self.rounds_rejected[i]), "round")
             sentence += f" It reported for {rounds} a speed that cannot be, which is not used."
         return sentence
 

@@ -46,7 +46,7 @@ class RoundInputs:
 
 
 def choose_sizes(
-    inputs: RoundInputs, *, batch: int, min_batch: int, largest: int, risk: float, deadline: float | None
+    inputs: RoundInputs, *, batch: int, min_batch: int, max_batch: int, risk: float, deadline: float | None
 ) -> tuple[Sizes, Sizes, Array, Array]:
     """Return size, reason, upper bound and caution of each client, ``[W]``, within limits as of `FederatedBalancer`.
 
@@ -56,7 +56,7 @@ def choose_sizes(
     """
     bounds = np.stack(
         [
-            np.full(len(inputs.comm_seconds), float(largest)),
+            np.full(len(inputs.comm_seconds), float(max_batch)),
             np.where(np.isnan(inputs.data_limit), np.inf, np.floor(inputs.data_limit)),
             np.floor(np.minimum(inputs.memory_limit, inputs.curves.limit)),
         ]
@@ -80,9 +80,11 @@ def choose_sizes(
         limit_reason_W = np.where(shorter_W, Reason.DEADLINE, limit_reason_W)
     planned_W = (reason_W != Reason.NO_ROOM) & (reason_W != Reason.LEFT_OUT)
     size_W = np.zeros(len(upper_W), dtype=np.int64)
-    caution_W = np.ones(len(upper_W))
-    caution_W[planned_W] = choose_caution(1.0 / inputs.curves.slope[planned_W], inputs.log_spread[planned_W], risk)
-    size_W[planned_W] = _split_planned(inputs, planned_W, lower_W, upper_W, caution_W, batch)
+    safety_factor_W = np.ones(len(upper_W))
+    safety_factor_W[planned_W] = choose_safety_factor(
+        1.0 / inputs.curves.slope[planned_W], inputs.log_spread[planned_W], risk
+    )
+    size_W[planned_W] = _split_planned(inputs, planned_W, lower_W, upper_W, safety_factor_W, batch)
     reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(inputs.fixed_size), inputs.fixed_reason, reason_W)
     balanced_W = reason_W == Reason.BALANCED
     reason_W = np.where(balanced_W & (size_W >= upper_W), limit_reason_W, reason_W)
@@ -91,10 +93,10 @@ def choose_sizes(
         end_W = inputs.curves.busy_seconds(size_W) + inputs.comm_seconds
         last_W = smallest_W & (end_W > np.median(end_W[planned_W]) + inputs.curves.slope)
         reason_W = np.where(last_W, Reason.MIN_BATCH, reason_W)
-    return size_W, reason_W, upper_W, caution_W
+    return size_W, reason_W, upper_W, safety_factor_W
 
 
-def choose_caution(speed_W: Array, spread_W: Array, risk: float) -> Array:
+def choose_safety_factor(speed_W: Array, spread_W: Array, risk: float) -> Array:
     """Return how many times as slow as forecast to take each client, ``[W]``; 1 for those least uncertain.
 
     The slowest of many decides when a round ends, and it is often one whose speed is hardly known. Each client is taken
@@ -104,9 +106,9 @@ def choose_caution(speed_W: Array, spread_W: Array, risk: float) -> Array:
 
     Two clients of ten are never seen before; then all of them, which leaves nobody to take over:
 
-    >>> choose_caution(np.full(10, 100.0), np.where(np.arange(10) < 2, 0.5, 0.05), 1.0)[[0, 9]].round(1)
+    >>> choose_safety_factor(np.full(10, 100.0), np.where(np.arange(10) < 2, 0.5, 0.05), 1.0)[[0, 9]].round(1)
     array([2.1, 1. ])
-    >>> choose_caution(np.full(10, 100.0), np.full(10, 0.5), 1.0)[[0, 9]]
+    >>> choose_safety_factor(np.full(10, 100.0), np.full(10, 0.5), 1.0)[[0, 9]]
     array([1., 1.])
     """
     if not len(spread_W) or risk == 0:
@@ -128,12 +130,12 @@ def choose_caution(speed_W: Array, spread_W: Array, risk: float) -> Array:
 
 
 def _split_planned(
-    inputs: RoundInputs, planned_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int
+    inputs: RoundInputs, planned_W: Mask, lower_W: Array, upper_W: Array, safety_factor_W: Array, batch: int
 ) -> Sizes:
     count = int(planned_W.sum())
     if not count:
         return np.zeros(0, dtype=np.int64)
-    slower, unlimited_W = scale_curves(inputs.curves, caution_W), np.full(count, np.inf)
+    slower, unlimited_W = scale_curves(inputs.curves, safety_factor_W), np.full(count, np.inf)
     curves = Curves(slower.floor[planned_W], slower.slope[planned_W], slower.intercept[planned_W], unlimited_W)
     low, high = lower_W[planned_W], upper_W[planned_W]
     free = np.isnan(inputs.fixed_size[planned_W])
