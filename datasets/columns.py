@@ -113,22 +113,22 @@ def suggest_options(column_names: Sequence[str]) -> dict[str, str]:
     """
     left = list(dict.fromkeys(column_names))
 
-    def take(matches_role: Callable[[str], bool]) -> str | None:
+    def find_column(matches_role: Callable[[str], bool]) -> str | None:
         found = next((name for name in left if matches_role(name)), None)
         if found is not None:
             left.remove(found)
         return found
 
-    rate = take(lambda name: RATE_PATTERN.fullmatch(name.strip().lower().replace(" ", "_")) is not None)
-    iteration = take(lambda name: _matches_words(name, ITERATION_WORDS))
-    start = take(lambda name: _matches_words(name, {"timestamp", "time", "datetime", "date", "ts", "start"}))
+    rate = find_column(lambda name: RATE_PATTERN.fullmatch(name.strip().lower().replace(" ", "_")) is not None)
+    iteration = find_column(lambda name: _matches_words(name, ITERATION_WORDS))
+    start = find_column(lambda name: _matches_words(name, {"timestamp", "time", "datetime", "date", "ts", "start"}))
     times = [] if rate else compute_time_columns(left)
     span = times[0] if times else None
     left = [name for name in left if name != span]
     if not (rate or span) and start and not iteration and _matches_words(start, {"time"}):
         return {}  # a lone `time` may be a moment or a duration
-    worker = take(lambda name: _matches_words(name, WORKER_WORDS))
-    samples = None if rate else take(lambda name: _matches_words(name, SAMPLE_WORDS))
+    worker = find_column(lambda name: _matches_words(name, WORKER_WORDS))
+    samples = None if rate else find_column(lambda name: _matches_words(name, SAMPLE_WORDS))
     options: dict[str, str | None] = {"worker": worker, "iteration": iteration}
     if not iteration and start:
         # suggest minutes where rows have only a time
@@ -228,8 +228,8 @@ class ColumnMapping:
         """True if it describes the columns, so that a single worker may go without a column."""
         return bool(self.rate or self.values or self.columns)
 
-    def map_table(self, path: Path, table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
-        """Return the tidy rows of a table, in the units of this arrangement; what is changed or dropped is counted."""
+    def map_table(self, path: Path, table: pd.DataFrame, row_counts: RowCounts) -> pd.DataFrame:
+        """Return the tidy rows of a table, in the units of this mapping; what is changed or dropped is counted."""
         import pandas as pd
 
         names = list(map(str, table.columns))
@@ -239,7 +239,7 @@ class ColumnMapping:
             table = self._to_long(table)
         table = rename_columns(table, self.columns)
         if rate := self.rate or ("rate" if self.values == "rate" else None):
-            table = _apply_rate(table, rate, counts)
+            table = _apply_rate(table, rate, row_counts)
         if "worker" not in table and self.describes_columns:
             table = table.assign(worker="0")
         if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
@@ -251,12 +251,12 @@ class ColumnMapping:
                     table[name] = numeric_column(table.rename(columns={name: written}), written)
             # rows of other kinds that loggers write between: without an iteration, or of one that nobody timed
             if "iteration" in table:
-                table = counts.keep_rows(table, table["iteration"].notna(), "rows without an iteration")
+                table = row_counts.keep_rows(table, table["iteration"].notna(), "rows without an iteration")
                 if "seconds" in table and table["seconds"].notna().any():
                     timed = table["seconds"].notna().groupby(table["iteration"]).transform("any")
-                    table = counts.keep_rows(table, timed, "rows of iterations without a time")
+                    table = row_counts.keep_rows(table, timed, "rows of iterations without a time")
         if self.period is not None:
-            table = self._average_periods(table, self.period, counts)
+            table = self._average_periods(table, self.period, row_counts)
         if missing := [name for name in REQUIRED_COLUMNS if name not in table]:
             raise ValueError(
                 f"columns {missing} are missing; a trace needs {list(REQUIRED_COLUMNS)}, got {names}"
@@ -270,7 +270,9 @@ class ColumnMapping:
         written = [str(self.columns.get(name, name)) for name in ("iteration", "start")]
         identifying = [name for name in written if name in table]
         others = [name for name in table.columns if name not in identifying]
-        workers = [name for name in others if holds_numbers(table[name])] if self.workers is None else self.workers
+        workers = (
+            [name for name in others if is_numeric_or_empty(table[name])] if self.workers is None else self.workers
+        )
         lacking = [name for name in workers if name not in others]
         if lacking or not workers:
             raise ValueError(
@@ -283,7 +285,7 @@ class ColumnMapping:
         long = table.melt(identifying, list(workers), "worker", self.values)
         return long.assign(samples=np.nan, seconds=np.nan) if self.values == "usage" else long
 
-    def _average_periods(self, table: pd.DataFrame, period: float, counts: RowCounts) -> pd.DataFrame:
+    def _average_periods(self, table: pd.DataFrame, period: float, row_counts: RowCounts) -> pd.DataFrame:
         """Return the table with iterations of a period each; rows of a worker within one are averaged."""
         if "start" not in table or "iteration" in table:
             raise ValueError(
@@ -292,14 +294,19 @@ class ColumnMapping:
         # refuses times after 2100, by the rows of the file
         convert_to_seconds(table[["start"]], start_unit=self.start_unit)
         time_N = table["start"].to_numpy(dtype=np.float64) * unit_seconds(self.start_unit)
-        table, time_N = counts.keep_rows(table, np.isfinite(time_N), "rows without a time"), time_N[np.isfinite(time_N)]
+        table, time_N = (
+            row_counts.keep_rows(table, np.isfinite(time_N), "rows without a time"),
+            time_N[np.isfinite(time_N)],
+        )
         if not len(table):
             raise ValueError("column 'start' has no time in any row: set start= to the column of times")
         # A clock that is a thousandth of a period late stays in its own.
         table = table.assign(iteration=np.floor((time_N - time_N.min()) / period + 1e-3))
         key = ["worker", "iteration"]
-        counts.count_changed("rows were averaged with others of their period", table.duplicated(key).sum())
-        numbers = [name for name in table.columns if name in (*key, *MEASURED_COLUMNS) or holds_numbers(table[name])]
+        row_counts.count_changed("rows were averaged with others of their period", table.duplicated(key).sum())
+        numbers = [
+            name for name in table.columns if name in (*key, *MEASURED_COLUMNS) or is_numeric_or_empty(table[name])
+        ]
         values = {name: numeric_column(table, name) for name in numbers if name != "worker"}
         return table[["worker"]].assign(**values).groupby(key, as_index=False, observed=True).mean()
 
@@ -307,11 +314,11 @@ class ColumnMapping:
 def drop_text_columns(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return the table without further columns in which no cell is a number, and their names."""
     further = [name for name in table.columns if name not in (*REQUIRED_COLUMNS, *MEASURED_COLUMNS)]
-    texts = [name for name in further if not holds_numbers(table[name])]
+    texts = [name for name in further if not is_numeric_or_empty(table[name])]
     return table.drop(columns=texts), list(map(str, texts))
 
 
-def holds_numbers(column: pd.Series) -> bool:
+def is_numeric_or_empty(column: pd.Series) -> bool:
     """Return whether a column holds a number, or nothing at all: any other is text."""
     import pandas as pd
 
@@ -320,7 +327,7 @@ def holds_numbers(column: pd.Series) -> bool:
     return bool(column.isna().all() or pd.to_numeric(column, errors="coerce").notna().any())
 
 
-def _apply_rate(table: pd.DataFrame, rate_column: str, counts: RowCounts) -> pd.DataFrame:
+def _apply_rate(table: pd.DataFrame, rate_column: str, row_counts: RowCounts) -> pd.DataFrame:
     """Return the table with the samples of one second, from a column of rates."""
     import pandas as pd
 
@@ -328,5 +335,5 @@ def _apply_rate(table: pd.DataFrame, rate_column: str, counts: RowCounts) -> pd.
         raise ValueError(f"columns {[rate_column]} are missing; the table has {list(table.columns)}")
     rate = pd.Series(numeric_column(table, rate_column), index=table.index)
     bad = (rate <= 0) | rate.isin([np.inf])
-    counts.drop_cells("rates that are not positive and finite", bad.sum())
+    row_counts.drop_cells("rates that are not positive and finite", bad.sum())
     return table.drop(columns=rate_column).assign(samples=rate.mask(bad), seconds=1.0)

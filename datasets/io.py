@@ -105,7 +105,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
         compressed = stored.peek().startswith(b"\x1f\x8b")
         file = io.BufferedReader(GzipReader(path, stored), HEAD_BYTES) if compressed else stored
         try:
-            _refuse_unreadable(path, file.peek())
+            _reject_unreadable(path, file.peek())
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(
@@ -156,11 +156,11 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise ValueError(f"{path}: line {number} must be UTF-8 text, but is not: {error}") from error
 
 
-def _refuse_unreadable(path: Path, first: bytes) -> None:
-    if not first:
+def _reject_unreadable(path: Path, head: bytes) -> None:
+    if not head:
         raise ValueError(f"{path} is empty")
     # the text that stands for a file in a clone without Git LFS
-    if first.startswith(b"version https://git-lfs.github.com/spec"):
+    if head.startswith(b"version https://git-lfs.github.com/spec"):
         raise ValueError(f"{path} is a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`")
     # Pickles of every protocol; older protocols are text: a module's name on a line, then that of a member.
     # Headers such as ``cost`` and ``cnt`` begin like a module, and numbers follow.
@@ -168,14 +168,14 @@ def _refuse_unreadable(path: Path, first: bytes) -> None:
         rb"\x80[\x00-\x05]|\(dp\d|\(lp\d"
         rb"|c(__builtin__|builtins|copy_reg|copyreg|os|posix|nt|subprocess|numpy|pandas)(\.\w+)*\n[A-Za-z_][\w.]*\n"
     )
-    if re.match(pickled, first) or path.suffix in (".pkl", ".pickle"):
+    if re.match(pickled, head) or path.suffix in (".pkl", ".pickle"):
         raise ValueError(
             f"{path} is a pickle file, which can execute arbitrary code when loaded, so it was not opened: export it "
             "as JSON or CSV"
         )
     binary = {b"PK\3\4": "a zip archive", b"\x93NUMPY": "a numpy array", b"\x89HDF": "an HDF5 file", b"BZh": "bzip2"}
     for magic, name in binary.items():
-        if first.startswith(magic):
+        if head.startswith(magic):
             raise ValueError(f"{path} is {name}, which no format can be read from: unpack it, or export it as CSV")
 
 
@@ -255,7 +255,7 @@ def detect_delimiter(text: str) -> str:
 def iter_csv_frames(
     path: Path,
     columns: Mapping[str, str],
-    counts: RowCounts,
+    row_counts: RowCounts,
     *,
     names: Sequence[str] = (),
     optional: Sequence[str] = (),
@@ -291,11 +291,11 @@ def iter_csv_frames(
         with open_bytes(path) as file:
             for batch in arrow_csv.open_csv(file, read_options=read, convert_options=convert):
                 block = batch.to_pandas()
-                counts.count_read(len(block))
+                row_counts.count_read(len(block))
                 for name in (name for name, kind in wanted.items() if kind == NUMBER):
                     if (infinite := np.isinf(block[name].to_numpy())).any():
                         block.loc[infinite, name] = np.nan
-                        counts.drop_cells(f"infinite values of {name}", infinite.sum())
+                        row_counts.drop_cells(f"infinite values of {name}", infinite.sum())
                 yield block
     except pa.ArrowException as error:
         raise ValueError(f"{path}: {_describe_parser_error(str(error), found)}") from error
@@ -303,11 +303,11 @@ def iter_csv_frames(
         raise ValueError(f"{path} must be UTF-8 text, but is not: {error}") from error
 
 
-def read_csv_frame(path: Path, columns: Mapping[str, str], counts: RowCounts, **options: Any) -> pd.DataFrame:
+def read_csv_frame(path: Path, columns: Mapping[str, str], row_counts: RowCounts, **options: Any) -> pd.DataFrame:
     """Return the columns of a CSV file that fits into memory: see :func:`iter_csv_frames`."""
     import pandas as pd
 
-    blocks = [block for block in iter_csv_frames(path, columns, counts, **options) if len(block)]
+    blocks = [block for block in iter_csv_frames(path, columns, row_counts, **options) if len(block)]
     if not blocks:
         raise ValueError(f"{path} has no rows")
     return pd.concat(blocks, ignore_index=True)

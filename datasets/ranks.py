@@ -34,7 +34,7 @@ def rank_in_path(path: Path) -> str:
     return "-".join(found[3] for found in RANK_PATTERN.finditer(str(path)))
 
 
-def are_ranks(workers: Sequence[Sequence[str]]) -> bool:
+def have_one_worker_each(workers: Sequence[Sequence[str]]) -> bool:
     """Return whether the files of a job hold one worker each: files of several are jobs of their own."""
     return len(workers) > 1 and all(len(names) == 1 for names in workers)
 
@@ -59,15 +59,15 @@ def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Sequence[Trac
 
     A file that is shorter ends in NaN.
     """
-    if not are_ranks([trace.workers for trace in traces]):
+    if not have_one_worker_each([trace.workers for trace in traces]):
         return traces
     rows, about = join_ranks([trace.to_frame() for trace in traces], paths)
     joined = Trace.from_frame(rows, meta={**traces[0].meta, **about})
 
-    def number(worker_name: str) -> tuple[tuple[int, ...], str]:
+    def sort_key(worker_name: str) -> tuple[tuple[int, ...], str]:
         return tuple(map(int, re.findall(r"\d+", worker_name))) or (0,), worker_name
 
-    return [joined.select(workers=sorted(joined.workers, key=number))]
+    return [joined.select(workers=sorted(joined.workers, key=sort_key))]
 
 
 def job_name(paths: Sequence[Path]) -> str:

@@ -164,10 +164,10 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
 def iter_jobs(
     path: Path,
     name: str | None = None,
-    left_out: Callable[[Path, ValueError], None] = lambda file, why: log.info("left out: %s", why),
+    on_skipped: Callable[[Path, ValueError], None] = lambda file, why: log.info("left out: %s", why),
     options: Mapping[str, object] | None = None,
 ) -> Iterator[tuple[Format, list[Path]]]:
-    """Yield the jobs of a file or a folder, each with its format; ``left_out`` is called for files of none.
+    """Yield the jobs of a file or a folder, each with its format; ``on_skipped`` is called for files of none.
 
     ``options`` are those to read with: see :func:`detect_format`.
     """
@@ -184,7 +184,7 @@ def iter_jobs(
         try:
             chosen = detect_format(file, options)
         except ValueError as error:
-            left_out(file, error)
+            on_skipped(file, error)
             why = why or error
             continue
         if name in (None, chosen.name):

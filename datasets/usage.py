@@ -108,7 +108,7 @@ def iter_usage_traces(
     paths: Sequence[Path],
     blocks: Iterable[UsageRows],
     layout: UsageLayout,
-    counts: RowCounts,
+    row_counts: RowCounts,
     *,
     period: float | None = None,
     workers: Sequence[str] | None = None,
@@ -125,22 +125,22 @@ def iter_usage_traces(
     count = min(1 + size // (8 << 20), 200)
     with TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
         files = [Path(folder) / f"{bucket}.arrow" for bucket in range(count)]
-        names = _fill_buckets(path, blocks, files, layout, counts, workers)
+        names = _fill_buckets(path, blocks, files, layout, row_counts, workers)
         if not names:
             raise ValueError(
                 f"{path} has no row left with a worker and a time: check which columns hold them; dropped: "
-                f"{counts.to_meta()['dropped']}"
+                f"{row_counts.to_meta()['dropped']}"
             )
         part = 0
         for file in files:
             with pa.OSFile(str(file), "rb") as stored:
-                rows = _sort_rows(pa.ipc.open_stream(stored).read_all().to_pandas(), counts)
+                rows = _sort_rows(pa.ipc.open_stream(stored).read_all().to_pandas(), row_counts)
             file.unlink()
             groups = list(_split_by_size(path, rows, step))
             for group in groups:
                 part += 1
                 job = path.name.split(".")[0] + ("" if count == len(groups) == 1 else f"-part{part}")
-                yield _make_trace(job, group, names, step, layout, counts)
+                yield _make_trace(job, group, names, step, layout, row_counts)
 
 
 def _fill_buckets(
@@ -148,7 +148,7 @@ def _fill_buckets(
     blocks: Iterable[UsageRows],
     files: Sequence[Path],
     layout: UsageLayout,
-    counts: RowCounts,
+    row_counts: RowCounts,
     workers: Sequence[str] | None,
 ) -> list[str]:
     """Write all rows to the files of their workers, and return the workers' names in the order of their numbers.
@@ -167,10 +167,10 @@ def _fill_buckets(
         writers = [stack.enter_context(pa.ipc.new_stream(one, schema, options=options)) for one in stored]
         for block in blocks:
             known_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
-            counts.drop_rows("rows without worker or time", (~known_N).sum())
+            row_counts.drop_rows("rows without worker or time", (~known_N).sum())
             if workers is not None:
                 wanted_N = block.worker.isin(list(workers)).to_numpy(dtype=bool)
-                counts.drop_rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
+                row_counts.drop_rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
                 known_N &= wanted_N
             code_N, names = pd.factorize(block.worker[known_N])
             number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], dtype=np.int64)
@@ -183,13 +183,13 @@ def _fill_buckets(
     return list(numbers)
 
 
-def _sort_rows(rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
+def _sort_rows(rows: pd.DataFrame, row_counts: RowCounts) -> pd.DataFrame:
     """Return rows sorted by worker and time; of rows that repeat both, the first counts."""
     back = rows.groupby("worker")["time"].diff() < 0
-    counts.count_changed("rows whose time went backwards were put in order", back.sum())
+    row_counts.count_changed("rows whose time went backwards were put in order", back.sum())
     rows = rows.iloc[np.lexsort((rows["time"], rows["worker"]))]
     first = ~rows.duplicated(["worker", "time"])
-    return counts.keep_rows(rows, first, "repeated rows of a worker and time, of which the first counts")
+    return row_counts.keep_rows(rows, first, "repeated rows of a worker and time, of which the first counts")
 
 
 def _split_by_size(path: Path, rows: pd.DataFrame, period: float) -> Iterator[pd.DataFrame]:
@@ -218,7 +218,7 @@ def _split_by_size(path: Path, rows: pd.DataFrame, period: float) -> Iterator[pd
 
 
 def _make_trace(
-    job: str, rows: pd.DataFrame, worker_names: Sequence[str], period: float, layout: UsageLayout, counts: RowCounts
+    job: str, rows: pd.DataFrame, worker_names: Sequence[str], period: float, layout: UsageLayout, row_counts: RowCounts
 ) -> Trace:
     worker_W, column_N = np.unique(rows["worker"], return_inverse=True)
     origin = np.floor(rows["time"].min() / period) * period
@@ -228,7 +228,7 @@ def _make_trace(
     panel_TWD = np.full((*shape, mean_GD.shape[1]), np.nan)
     panel_TWD[mean_GD.index.get_level_values(0), mean_GD.index.get_level_values(1)] = mean_GD
     none_TW = np.full(shape, np.nan)
-    counts.count_changed("rows were averaged with others of their period", len(rows) - len(mean_GD))
+    row_counts.count_changed("rows were averaged with others of their period", len(rows) - len(mean_GD))
     start_TW = origin + period * np.arange(shape[0])[:, None] + np.zeros(shape) if layout.since_1970 else None
     return Trace(
         samples=none_TW,
@@ -243,6 +243,6 @@ def _make_trace(
             "units": "; ".join(f"{name}: {unit}" for name, unit in layout.covariates.items()),
             "period_seconds": f"{period:g}",
             "first_time": f"{origin:.17g} s since {'1970 (UTC)' if layout.since_1970 else 'the beginning of the set'}",
-            **counts.to_meta(),
+            **row_counts.to_meta(),
         },
     )

@@ -74,13 +74,13 @@ def progress_details(progress: FitProgress) -> str:
     return ", ".join(text for value, text in known if math.isfinite(value))
 
 
-P = TypeVar("P", bound=Predictor)
+PredictorT = TypeVar("PredictorT", bound=Predictor)
 
 logger = logging.getLogger(__name__)
 
 
 def fit(
-    predictor: P,
+    predictor: PredictorT,
     traces: TraceSource | Source,
     *,
     start: FleetPredictor | str | Path | None = None,
@@ -90,7 +90,7 @@ def fit(
     device: str = "cpu",
     distributed: bool = False,
     seed: int = 0,
-) -> P:
+) -> PredictorT:
     """Return a copy of the predictor, fitted to these traces; the original is unchanged.
 
     Parameters

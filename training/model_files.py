@@ -96,7 +96,7 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
         predictor = known[about["kind"]](**arguments)
         text = {name: np.array(value, dtype=np.str_) for name, value in about["text"].items()}
         predictor.load_state_dict({f"learned/{n}": value for n, value in (numbers | text).items()})
-        _try_on_fleets(predictor)
+        _check_on_small_fleets(predictor)
     except Exception as error:  # anything may go wrong in a constructor that is given anything
         advice = "it is damaged or was saved by another version of paceline; fit and save the model again"
         advice = "" if DAMAGED in str(error) else f": {advice}"
@@ -109,7 +109,7 @@ def describe_model(path: str | Path) -> dict[str, Any]:
     return _read_file(Path(path))[0]
 
 
-def _try_on_fleets(predictor: FleetPredictor) -> None:
+def _check_on_small_fleets(predictor: FleetPredictor) -> None:
     """Try a copy on small fleets, so that weights of a wrong shape fail here and not during training.
 
     Two sizes are tried because an array of a wrong shape may happen to fit one of them.

@@ -65,7 +65,7 @@ class Source:
         self.left_out: dict[str, str] = {}
         self._num_usable: dict[int, int] = {}
         self._first_pass_done = False
-        self._loads = self._make_loads(traces)
+        self._loads = self._make_loaders(traces)
 
     def __iter__(self) -> Iterator[Trace]:
         """Pass over the traces; the first whole pass finds out what can be read, later ones read the same."""
@@ -112,19 +112,19 @@ class Source:
                     why = f"trace {trace.name!r} has no speed to fit: all its samples or seconds are missing or 0"
                     if not file:
                         raise ValueError(why)
-                    self._leave_out(file, ValueError(why))
+                    self._skip_file(file, ValueError(why))
         except (ValueError, OSError) as error:
             if not file:
                 raise
-            self._leave_out(file, error)
+            self._skip_file(file, error)
 
-    def _leave_out(self, file: str | Path, error: Exception) -> None:
+    def _skip_file(self, file: str | Path, error: Exception) -> None:
         text = str(error) if str(file) in str(error) else f"{file}: {error}"
         if self.strict:
             raise ValueError(text) from error
         self.left_out.setdefault(str(file), text)
 
-    def _make_loads(self, traces: TraceSource) -> list[tuple[str, LoadTraces]]:
+    def _make_loaders(self, traces: TraceSource) -> list[tuple[str, LoadTraces]]:
         if isinstance(traces, str | Path):
             return self._load_files(traces)
         if isinstance(traces, Trace):
@@ -149,7 +149,7 @@ class Source:
         path = Path(file_or_folder)
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {path}")
-        jobs = iter_jobs(path, left_out=self._leave_out, options=self.options)
+        jobs = iter_jobs(path, on_skipped=self._skip_file, options=self.options)
         return [(str(files[0]), partial(read_job, chosen, files, **self.options)) for chosen, files in jobs]
 
 

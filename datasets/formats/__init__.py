@@ -16,8 +16,8 @@ class Format:
     ``read`` yields the traces of the files of one job; its parameters after ``paths`` are the format's options, by
     keyword. ``matches`` tells a file by its path and its first 64 kB of text. ``provides`` is ``"speed"`` if iterations
     or rates were measured. ``tested_on`` is what it was tried on: ``"real files of NAME"``, or :data:`NATIVE_FORMAT`,
-    :data:`QUOTED_LINES` or :data:`MADE_FILES`. Files of one folder and one ``job`` are read together; ``per_rank`` ones
-    may be a rank's each.
+    :data:`QUOTED_FILES` or :data:`SYNTHETIC_FILES`. Files of one folder and one ``job`` are read together;
+    ``per_rank`` ones may be a rank's each.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Format:
 
 NATIVE_FORMAT = "this library's own formats"
 
-MADE_FILES = "synthetic files in the documented layout only"
+SYNTHETIC_FILES = "synthetic files in the documented layout only"
 """Evidence for a format known from its documentation alone: a real file may differ."""
 
-QUOTED_LINES = "lines of real files quoted in public repositories"
+QUOTED_FILES = "lines of real files quoted in public repositories"

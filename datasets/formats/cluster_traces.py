@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.datasets.formats import MADE_FILES, Format
+from paceline.datasets.formats import SYNTHETIC_FILES, Format
 from paceline.datasets.formats.tables import read_column_names
 from paceline.datasets.frame import SECONDS_PER_UNIT, numeric_column, require_dense
 from paceline.datasets.io import (
@@ -46,9 +46,9 @@ def _read_usage(
     workers: Sequence[str] | None = None,
 ) -> Iterator[Trace]:
     """Yield the usage of workers; the files of one job are parts of one set."""
-    counts = RowCounts()
-    blocks = (block for path in paths for block in iter_rows(layout, path, counts))
-    yield from iter_usage_traces(paths, blocks, layout, counts, period=period, workers=workers)
+    row_counts = RowCounts()
+    blocks = (block for path in paths for block in iter_rows(layout, path, row_counts))
+    yield from iter_usage_traces(paths, blocks, layout, row_counts, period=period, workers=workers)
 
 
 ALIBABA_MACHINES = {
@@ -71,23 +71,25 @@ ALIBABA_CONTAINERS = {
 }
 
 
-def _rows_alibaba(identities: Sequence[str], layout: UsageLayout, path: Path, counts: RowCounts) -> Iterator[UsageRows]:
+def _iter_alibaba_rows(
+    id_columns: Sequence[str], layout: UsageLayout, path: Path, row_counts: RowCounts
+) -> Iterator[UsageRows]:
     """Yield blocks of rows; the files have no header, but some copies of them have one."""
     covariates = list(layout.covariates)
-    names = [*identities, "time_stamp", *covariates]
+    names = [*id_columns, "time_stamp", *covariates]
     columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
     has_header = parse_header(read_head(path))[:1] == names[:1]
-    for block in iter_csv_frames(path, columns, counts, names=names, skip=int(has_header)):
+    for block in iter_csv_frames(path, columns, row_counts, names=names, skip=int(has_header)):
         values_ND = block[covariates].to_numpy(copy=True)
         # -1 and 101 mean "not measured", in percentages and normalized columns
         invalid_ND = np.isin(values_ND, (-1.0, 101.0))
-        counts.drop_cells("values of -1 or 101, which are invalid", invalid_ND.sum())
+        row_counts.drop_cells("values of -1 or 101, which are invalid", invalid_ND.sum())
         values_ND[invalid_ND] = np.nan
         yield UsageRows(block[names[0]], block["time_stamp"].to_numpy(), values_ND)
 
 
-def _alibaba_format(table: str, identities: Sequence[str], covariates: dict[str, str]) -> Format:
-    names = [*identities, "time_stamp", *covariates]
+def _alibaba_format(table: str, id_columns: Sequence[str], covariates: dict[str, str]) -> Format:
+    names = [*id_columns, "time_stamp", *covariates]
     layout = UsageLayout(
         covariates=covariates, period=10.0, meta={"source": "github.com/alibaba/clusterdata, cluster-trace-v2018"}
     )
@@ -96,8 +98,8 @@ def _alibaba_format(table: str, identities: Sequence[str], covariates: dict[str,
         description=f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at best (Alibaba 2018)",
         files=f"{table}.csv without a header",
         provides="usage",
-        tested_on=MADE_FILES,
-        read=partial(_read_usage, partial(_rows_alibaba, identities), layout),
+        tested_on=SYNTHETIC_FILES,
+        read=partial(_read_usage, partial(_iter_alibaba_rows, id_columns), layout),
         matches=lambda path, head: (
             (first := parse_header(head)) == names or (path.name.startswith(table) and len(first) == len(names))
         ),
@@ -110,22 +112,22 @@ def _alibaba_format(table: str, identities: Sequence[str], covariates: dict[str,
 def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per job: one mini-batch is one sample, and its time is in thousandths of the job's longest."""
     for path in paths:
-        counts = RowCounts()
-        table = read_csv_frame(path, dict.fromkeys(("worker", "time", "batch_time_norm"), NUMBER), counts)
+        row_counts = RowCounts()
+        table = read_csv_frame(path, dict.fromkeys(("worker", "time", "batch_time_norm"), NUMBER), row_counts)
         complete = table[["worker", "time"]].notna().all(axis=1)
-        table = counts.keep_rows(table, complete, "rows without worker or time")
+        table = row_counts.keep_rows(table, complete, "rows without worker or time")
         run_N = number_row_runs(table["worker"].to_numpy(), table["time"].to_numpy())
-        counts.count_restarts(run_N.max(initial=0))
+        row_counts.count_restarts(run_N.max(initial=0))
         if run_N.any():  # times of a restarted job go on after its first run
             table = table.assign(time=continue_steps(table["time"].to_numpy(), run_N))
         first = ~table.duplicated(["worker", "time"])
-        table = counts.keep_rows(table, first, "repeated rows of a worker and time, of which the first counts")
+        table = row_counts.keep_rows(table, first, "repeated rows of a worker and time, of which the first counts")
         if table.empty:
             raise ValueError(f"{path} has no row with a worker and a time: check that it is the file of this format")
         require_dense(len(table), table["time"].nunique(), table["worker"].nunique())
         seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
         bad_TW = seconds_TW.to_numpy() <= 0
-        counts.drop_cells("mini-batch times that are not positive", bad_TW.sum())
+        row_counts.drop_cells("mini-batch times that are not positive", bad_TW.sum())
         yield Trace(
             samples=np.where(np.isnan(seconds_TW) | bad_TW, np.nan, 1.0),
             seconds=np.where(bad_TW, np.nan, seconds_TW / 1000.0),
@@ -135,7 +137,7 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
                 "licence": "CC BY 4.0",
                 "job": f"pai-{path.name.split('.')[0].removesuffix('_norm')}",
                 "units": "samples: mini-batches; seconds: thousandths of the job's longest / 1000 (the unit is lost)",
-                **counts.to_meta(),
+                **row_counts.to_meta(),
             },
         )
 
@@ -157,7 +159,7 @@ GOOGLE_COVARIATES = {
 }
 
 
-def _rows_google(layout: UsageLayout, path: Path, counts: RowCounts) -> Iterator[UsageRows]:
+def _iter_google_rows(layout: UsageLayout, path: Path, row_counts: RowCounts) -> Iterator[UsageRows]:
     """Yield the usage of instances; a worker is ``<collection_id>/<instance_index>``."""
     import pandas as pd
 
@@ -175,14 +177,14 @@ def _rows_google(layout: UsageLayout, path: Path, counts: RowCounts) -> Iterator
             known = one.get("collection_id") is not None and one.get("instance_index") is not None
             workers.append(f"{one['collection_id']}/{one['instance_index']}" if known else None)
             values.append([_look_up(one, name) for name in names])
-        counts.count_read(len(block))
+        row_counts.count_read(len(block))
         # 64-bit integers may be strings
         table = pd.DataFrame(values, [number for number, _ in block], names, dtype=object)
         time_N, *values_DN = (numeric_column(table, name) for name in names)
         values_ND = np.stack(values_DN, axis=1)
         # 0 and 2**63 - 1 mean before the start and after the end of the trace
         outside_N = (time_N <= 0) | (time_N >= float(2**63 - 1))
-        counts.drop_rows("rows before or after the trace's time", outside_N.sum())
+        row_counts.drop_rows("rows before or after the trace's time", outside_N.sum())
         values_ND[np.isinf(values_ND)] = np.nan
         worker_N = pd.Series(workers, dtype="str")
         yield UsageRows(worker_N[~outside_N], time_N[~outside_N] * 1e-6, values_ND[~outside_N])
@@ -204,15 +206,15 @@ def read_azure_noise(paths: Sequence[Path]) -> Iterator[Trace]:
     Machines with a single measurement are left out, with a warning.
     """
     for path in paths:
-        counts = RowCounts()
-        table = read_csv_frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, counts)
+        row_counts = RowCounts()
+        table = read_csv_frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, row_counts)
         table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
-        table = counts.keep_rows(table, table["value"] > 0, "values that are not positive")
+        table = row_counts.keep_rows(table, table["value"] > 0, "values that are not positive")
         complete = table[["VM_id", "start"]].notna().all(axis=1)
-        table = counts.keep_rows(table, complete, "rows without a machine or a time")
+        table = row_counts.keep_rows(table, complete, "rows without a machine or a time")
         table = table.sort_values("start", kind="stable")
         first = ~table.duplicated(["VM_id", "start"])
-        table = counts.keep_rows(table, first, "repeated rows of a machine and time, of which the first counts")
+        table = row_counts.keep_rows(table, first, "repeated rows of a machine and time, of which the first counts")
         if not len(table):
             raise ValueError(
                 f"{path} has no row with a machine and a positive value: check that it is the file of this format"
@@ -224,7 +226,7 @@ def read_azure_noise(paths: Sequence[Path]) -> Iterator[Trace]:
                 f"{path}: {single.sum():,} of {machines:,} machines are left out, as they have only one measurement",
                 stacklevel=2,
             )
-            counts.drop_rows("rows of machines with a single measurement", single.sum())
+            row_counts.drop_rows("rows of machines with a single measurement", single.sum())
         job, unit = benchmark_and_unit(path)
         # a unit of time, of which less is faster; others, for which there are no seconds, are rates
         scale = SECONDS_PER_UNIT.get(unit.lower().removesuffix(" per event").removesuffix("/event").strip())
@@ -243,7 +245,7 @@ def read_azure_noise(paths: Sequence[Path]) -> Iterator[Trace]:
                     "units": f"samples: {unit} in one second"
                     if scale is None
                     else f"samples: events; seconds: from {unit}",
-                    **counts.to_meta(),
+                    **row_counts.to_meta(),
                 },
             )
 
@@ -276,8 +278,8 @@ def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Ite
     An iteration is a step with the time of all its computing; with ``micro_batches`` it is one forward micro-batch.
     """
     for path in paths:
-        counts = RowCounts()
-        for stage, rows in _read_operations(path, counts).groupby("stage"):
+        row_counts = RowCounts()
+        for stage, rows in _read_operations(path, row_counts).groupby("stage"):
             steps = np.sort(rows["step"].unique())
             # recorded steps come in windows, with gaps of more than 100 steps between them
             window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > 100), strict=True))
@@ -301,12 +303,12 @@ def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Ite
                         "job": f"bytedance-{job}-stage{int(str(stage))}-window{window}",
                         "units": "samples: one step or micro-batch; seconds: its forward and backward computing",
                         "steps": f"{len(in_window)} recorded of {in_window[0]} to {in_window[-1]}",
-                        **counts.to_meta(),
+                        **row_counts.to_meta(),
                     },
                 )
 
 
-def _read_operations(path: Path, counts: RowCounts) -> pd.DataFrame:
+def _read_operations(path: Path, row_counts: RowCounts) -> pd.DataFrame:
     import pandas as pd
 
     table = read_table(path, BYTEDANCE_COLUMNS).to_pandas(ignore_metadata=True)
@@ -315,11 +317,11 @@ def _read_operations(path: Path, counts: RowCounts) -> pd.DataFrame:
     texts = [name for name in BYTEDANCE_COLUMNS if name != "optype" and not pd.api.types.is_numeric_dtype(table[name])]
     if texts:
         raise ValueError(f"{path}: columns {texts} must hold numbers")
-    counts.count_read(len(table))
+    row_counts.count_read(len(table))
     computing = table["optype"].astype(str).isin(("forward-compute", "backward-compute"))
-    counts.drop_rows("operations other than forward and backward computing", (~computing).sum())
+    row_counts.drop_rows("operations other than forward and backward computing", (~computing).sum())
     bad = computing & ~((table["duration"] >= 0) & np.isfinite(table["duration"]))
-    counts.drop_rows("operations with a negative or unknown duration", bad.sum())
+    row_counts.drop_rows("operations with a negative or unknown duration", bad.sum())
     used: pd.DataFrame = table[computing & ~bad].dropna()
     if used.empty:
         raise ValueError(f"{path} has no row of a forward or backward computation: check columns optype and duration")
@@ -327,7 +329,7 @@ def _read_operations(path: Path, counts: RowCounts) -> pd.DataFrame:
     operation = used["rank"].astype(str) + "/" + used["optype"].astype(str) + "/" + used["seq_id"].astype(str)
     step_N = used["step"].to_numpy(dtype=np.float64)
     run_N = number_row_runs(operation.to_numpy(dtype=str), step_N)
-    counts.count_restarts(run_N.max(initial=0))
+    row_counts.count_restarts(run_N.max(initial=0))
     if run_N.any():
         used = used.assign(step=continue_steps(step_N, run_N).astype(np.int64))
     require_dense(len(used), used["step"].nunique(), used["rank"].nunique())
@@ -351,10 +353,10 @@ FORMATS = (
         description="CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
         files="instance_usage-*.json[.gz]; a folder's files are one set",
         provides="usage",
-        tested_on=MADE_FILES,
+        tested_on=SYNTHETIC_FILES,
         read=partial(
             _read_usage,
-            _rows_google,
+            _iter_google_rows,
             UsageLayout(
                 covariates=GOOGLE_COVARIATES,
                 period=300.0,

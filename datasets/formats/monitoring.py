@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.datasets.columns import ColumnMapping, column_names_in
-from paceline.datasets.formats import MADE_FILES, QUOTED_LINES, Format
+from paceline.datasets.formats import QUOTED_FILES, SYNTHETIC_FILES, Format
 from paceline.datasets.formats.tables import make_trace, map_table, require_values
 from paceline.datasets.frame import numeric_column
 from paceline.datasets.io import (
@@ -41,11 +41,11 @@ NumberedRow = tuple[int, list[str]]
 def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the usage of a machine every second, without the first row, which is the mean since boot."""
     for path in paths:
-        counts = RowCounts()
-        names, units, rows, began = _parse_dstat(path, counts)
+        row_counts = RowCounts()
+        names, units, rows, began = _parse_dstat(path, row_counts)
         values_ND = np.delete(_parse_numbers(path, names, rows), began, axis=0)
-        counts.drop_rows("first row, the mean since the machine booted", len(began))
-        counts.count_restarts(len(began) - 1)
+        row_counts.drop_rows("first row, the mean since the machine booted", len(began))
+        row_counts.count_restarts(len(began) - 1)
         if not len(values_ND):
             raise ValueError(f"{path} has no row besides the first, which is the mean since boot: record for longer")
         none_T = np.full((len(values_ND), 1), np.nan)
@@ -58,12 +58,12 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
                 "job": path.name.split(".")[0],
                 "units": "; ".join(f"{name}: {unit}" for name, unit in zip(names, units, strict=True)),
                 "period_seconds": "1",
-                **counts.to_meta(),
+                **row_counts.to_meta(),
             },
         )
 
 
-def _parse_dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], list[NumberedRow], list[int]]:
+def _parse_dstat(path: Path, row_counts: RowCounts) -> tuple[list[str], list[str], list[NumberedRow], list[int]]:
     """Return the columns' names and units, the rows, and which rows a start of dstat began with."""
     names: list[str] = []
     units: list[str] = []
@@ -73,8 +73,8 @@ def _parse_dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], l
     within_header = True
     for line, text in numbered_lines(path):
         if "\0" in text:
-            counts.drop_rows("row at the end, cut off by NUL bytes", 1)
-            counts.count_read(1)
+            row_counts.drop_rows("row at the end, cut off by NUL bytes", 1)
+            row_counts.count_read(1)
             break
         cells = next(csv.reader([text]), [])
         within_header |= bool(cells) and cells[0].startswith("Dstat ")
@@ -97,7 +97,7 @@ def _parse_dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], l
         elif cells:
             rows.append((line, cells))
     began = [k for k in began if k < len(rows)]
-    counts.count_read(len(rows))
+    row_counts.count_read(len(rows))
     if not rows:
         raise ValueError(f"{path} has no rows")
     return names, units, rows, began
@@ -126,9 +126,9 @@ def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) ->
 def read_sar(paths: Sequence[Path], *, period: float | None = None) -> Iterator[Trace]:
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
-        counts = RowCounts()
-        for rows, layout in _iter_sar_parts(path, counts):
-            yield from iter_usage_traces([path], [rows], layout, counts, period=period)
+        row_counts = RowCounts()
+        for rows, layout in _iter_sar_parts(path, row_counts):
+            yield from iter_usage_traces([path], [rows], layout, row_counts, period=period)
 
 
 def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRow]) -> tuple[UsageRows, UsageLayout]:
@@ -153,7 +153,7 @@ def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRo
     return usage, layout
 
 
-def _iter_sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[UsageRows, UsageLayout]]:
+def _iter_sar_parts(path: Path, row_counts: RowCounts) -> Iterator[tuple[UsageRows, UsageLayout]]:
     header: list[str] = []
     rows: list[NumberedRow] = []
     has_part = False
@@ -165,11 +165,11 @@ def _iter_sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[UsageRows, 
                 yield _parse_sar_part(path, header, rows)
             header, rows = [cells[0].lstrip("# "), *cells[1:]], []
         elif len(cells) > 3 and cells[3].startswith("LINUX-RESTART"):  # may stand above the first header
-            counts.count_read(1)
-            counts.drop_rows("restarts of the machine", 1)
-            counts.count_restarts(1)
+            row_counts.count_read(1)
+            row_counts.drop_rows("restarts of the machine", 1)
+            row_counts.count_restarts(1)
         elif text.strip() and header:
-            counts.count_read(1)
+            row_counts.count_read(1)
             if len(cells) != len(header):
                 raise ValueError(f"{path}: row {line} must have {len(header)} cells, got {len(cells)}")
             rows.append((line, cells))
@@ -218,10 +218,10 @@ MISSING_WORDS = (
 def read_nvidia_smi(paths: Sequence[Path], *, period: float | None = None) -> Iterator[Trace]:
     """Yield the usage of the GPUs of each file; a period is an iteration, by default the median between two rows."""
     for path in paths:
-        counts = RowCounts()
+        row_counts = RowCounts()
         names = parse_header(read_head(path))
         missing = [*MISSING_WORDS, *(f" {word}" for word in MISSING_WORDS)]
-        table = read_csv_frame(path, dict.fromkeys(names, TEXT), counts, null_words=missing)
+        table = read_csv_frame(path, dict.fromkeys(names, TEXT), row_counts, null_words=missing)
         table = table[(table["timestamp"] != "timestamp").to_numpy()]  # a log that was appended to has another header
         times = seconds_since_1970(path, table["timestamp"], "timestamp")
         found = next((name for name in GPU_COLUMNS if name in names), None)
@@ -236,9 +236,9 @@ def read_nvidia_smi(paths: Sequence[Path], *, period: float | None = None) -> It
             raise ValueError(f"{path} has no rows")
         between = rows.sort_values("start").groupby("worker")["start"].diff()
         usual = float(between[between > 0].median())
-        arrangement = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
+        column_mapping = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
         meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
-        yield make_trace(map_table(path, rows, arrangement, counts, meta))
+        yield make_trace(map_table(path, rows, column_mapping, row_counts, meta))
 
 
 # --- The answer to a range query of Prometheus.
@@ -255,21 +255,21 @@ def read_prometheus(
     """Yield the trace of each file: a series is a worker, a step of the query an iteration."""
     for path in paths:
         require_values(path, values)
-        counts = RowCounts()
-        table = _read_prometheus_table(path, counts)
+        row_counts = RowCounts()
+        table = _read_prometheus_table(path, row_counts)
         steps = np.diff(np.unique(table["start"].to_numpy(dtype=np.float64)))
         if values == "usage":
             table = table.assign(samples=np.nan, seconds=np.nan)  # the values stay as a covariate
-        arrangement = ColumnMapping(
+        column_mapping = ColumnMapping(
             columns={"seconds": "value", "samples": samples} if values == "seconds" else {},
             rate="value" if values == "rate" else None,
             unit=unit,
             period=period or (float(steps.min()) if len(steps) else 1.0),
         )
-        yield make_trace(map_table(path, table, arrangement, counts, {}))
+        yield make_trace(map_table(path, table, column_mapping, row_counts, {}))
 
 
-def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
+def _read_prometheus_table(path: Path, row_counts: RowCounts) -> pd.DataFrame:
     """Return rows of ``worker``, named by the labels in which series differ, ``start`` and ``value``."""
     import pandas as pd
 
@@ -301,7 +301,7 @@ def _read_prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     table = pd.concat([one.assign(worker=name) for name, one in zip(names, points, strict=True)], ignore_index=True)
     if not len(table):
         raise ValueError(f"{path} has no rows")
-    counts.count_read(len(table))
+    row_counts.count_read(len(table))
     return table
 
 
@@ -311,7 +311,7 @@ FORMATS = (
         description="CPU, disk, network, memory, paging, switches of a machine every second (dstat -cdnmgyr --output)",
         files="CSV of dstat",
         provides="usage",
-        tested_on=QUOTED_LINES,
+        tested_on=QUOTED_FILES,
         read=read_dstat,
         matches=lambda path, head: "dstat" in head[:200].lower() and "CSV output" in head[:200],
     ),
@@ -320,7 +320,7 @@ FORMATS = (
         description="sar's record of a machine, its cores or devices (sadf -d)",
         files="text with the header '# hostname;interval;timestamp;...'",
         provides="usage",
-        tested_on=QUOTED_LINES,
+        tested_on=QUOTED_FILES,
         read=read_sar,
         matches=lambda path, head: "# hostname;interval;timestamp" in head[:1000],
     ),
@@ -329,7 +329,7 @@ FORMATS = (
         description="usage of the GPUs of a machine (nvidia-smi --query-gpu=timestamp,index,... --format=csv -l 1)",
         files="CSV with the columns timestamp, index and any of those that nvidia-smi lists, with or without units",
         provides="usage",
-        tested_on=QUOTED_LINES,
+        tested_on=QUOTED_FILES,
         read=read_nvidia_smi,
         matches=lambda path, head: (
             "timestamp" in parse_header(head) and any(map(QUERY_PATTERN.fullmatch, parse_header(head)))
@@ -340,7 +340,7 @@ FORMATS = (
         description="the answer to a range query of Prometheus",
         files="JSON of /api/v1/query_range, with resultType matrix",
         provides="speed or usage",
-        tested_on=MADE_FILES,
+        tested_on=SYNTHETIC_FILES,
         read=read_prometheus,
         matches=lambda path, head: (
             head.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(column_names_in(head))

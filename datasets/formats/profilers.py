@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.datasets.formats import MADE_FILES, QUOTED_LINES, Format
+from paceline.datasets.formats import QUOTED_FILES, SYNTHETIC_FILES, Format
 from paceline.datasets.frame import require_dense
 from paceline.datasets.io import RowCounts, numbered_lines, read_json
 from paceline.datasets.trace import Trace
@@ -28,9 +28,9 @@ TimerSeconds = dict[str, dict[int, float]]
 def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file: a block of the log is an iteration, the mean of those since the block before."""
     for path in paths:
-        counts = RowCounts()
-        facts: dict[str, str] = {}
-        blocks = list(_iter_blocks(path, counts, facts))
+        row_counts = RowCounts()
+        job_facts: dict[str, str] = {}
+        blocks = list(_iter_blocks(path, row_counts, job_facts))
         ranks = sorted({rank for block in blocks for timer in block.values() for rank in timer})
         if not ranks or any(timer not in block for block in blocks for timer in COMPUTE_TIMERS):
             raise ValueError(
@@ -54,20 +54,20 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
                 "job": path.name.split(".")[0],
                 "units": f"seconds: {', '.join(timers)}; samples: iterations",
                 "not_timed": "what no timer of a rank's own lists, such as work between the passes",
-                **facts,
-                **counts.to_meta(),
+                **job_facts,
+                **row_counts.to_meta(),
             },
         )
 
 
-def _iter_blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterator[TimerSeconds]:
+def _iter_blocks(path: Path, row_counts: RowCounts, job_facts: dict[str, str]) -> Iterator[TimerSeconds]:
     block: TimerSeconds | None = None
     timer: dict[int, float] | None = None
     for line in (line for _, line in numbered_lines(path) if line.strip()):
-        counts.count_read(1)
+        row_counts.count_read(1)
         # stands beside the timers; the last one counts, as the batch may ramp up
         if batch := re.search(r"\bglobal batch size: +(\d+)", line):
-            facts["global_batch"] = batch[1]
+            job_facts["global_batch"] = batch[1]
         if BLOCK_PATTERN.search(line):
             if block:
                 yield block
@@ -77,7 +77,7 @@ def _iter_blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterat
         elif timer is not None and (timed := re.search(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$", line)):
             timer[int(timed[1])] = float(timed[2])
         else:
-            counts.drop_rows("lines of other kinds", 1)
+            row_counts.drop_rows("lines of other kinds", 1)
             timer = None
     if block:
         yield block
@@ -90,10 +90,10 @@ def _iter_blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterat
 
 def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace of the files of a folder, one a rank: a profiled step is an iteration."""
-    counts = RowCounts()
+    row_counts = RowCounts()
     ranks: dict[int, dict[int, float]] = {}
     for path in paths:
-        rank, steps = _read_rank(path, counts)
+        rank, steps = _read_rank(path, row_counts)
         if rank in ranks:
             raise ValueError(
                 f"{path} is a second export of rank {rank}: keep the files of each profile in a separate folder"
@@ -112,12 +112,12 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
             "source": "torch.profiler",
             "job": folder.name,
             "units": "seconds: of a step, without the time in which nothing but collectives ran; samples: steps",
-            **counts.to_meta(),
+            **row_counts.to_meta(),
         },
     )
 
 
-def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
+def _read_rank(path: Path, row_counts: RowCounts) -> tuple[int, dict[int, float]]:
     """Return the rank of an export, and the seconds of its own work in each step."""
     # an export is read into memory at once
     export = read_json(path, 1 << 30, "profile fewer steps")
@@ -125,7 +125,7 @@ def _read_rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     if not isinstance(events, list):
         raise ValueError(f"{path} must hold a list of traceEvents: export with export_chrome_trace of torch.profiler")
     spans = [one for one in events if _is_span(one)]
-    counts.count_read(len(spans))
+    row_counts.count_read(len(spans))
     # the device has spans of the same name
     named = [(one, str(one.get("name"))) for one in spans if one.get("cat") == "user_annotation"]
     steps = {int(found[1]): one for one, name in named if (found := re.fullmatch(r"ProfilerStep#(\d+)", name))}
@@ -184,12 +184,12 @@ REPORT_PATTERN = re.compile(r"(?:GPUs relative perf: |\"relative_scores\": ?)\{(
 def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file: a report is an iteration, and a score the speed beside the fastest rank's."""
     for path in paths:
-        counts = RowCounts()
-        reports = list(_iter_reports(path, counts))
+        row_counts = RowCounts()
+        reports = list(_iter_reports(path, row_counts))
         ranks = sorted({rank for report in reports for rank in report})
         score_TW = np.array([[report.get(rank, np.nan) for rank in ranks] for report in reports])
         bad_TW = ~((score_TW > 0) & (score_TW <= 1))
-        counts.drop_cells("scores that are not in (0, 1]", bad_TW.sum())
+        row_counts.drop_cells("scores that are not in (0, 1]", bad_TW.sum())
         score_TW = np.where(bad_TW, np.nan, score_TW)
         yield Trace(
             samples=np.where(bad_TW, np.nan, 1.0),
@@ -199,20 +199,20 @@ def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
                 "source": "github.com/NVIDIA/nvidia-resiliency-ext",
                 "job": path.name.split(".")[0],
                 "units": "seconds: the fastest rank's time of the same kernels is 1; what is no kernel is not in it",
-                **counts.to_meta(),
+                **row_counts.to_meta(),
             },
         )
 
 
-def _iter_reports(path: Path, counts: RowCounts) -> Iterator[dict[int, float]]:
+def _iter_reports(path: Path, row_counts: RowCounts) -> Iterator[dict[int, float]]:
     found = False
     for line, text in numbered_lines(path):
         if not text.strip():
             continue
-        counts.count_read(1)
+        row_counts.count_read(1)
         report = REPORT_PATTERN.search(text)
         if report is None:
-            counts.drop_rows("lines of other kinds", 1)
+            row_counts.drop_rows("lines of other kinds", 1)
             continue
         found = True
         try:
@@ -264,7 +264,7 @@ FORMATS = (
         description="timers of every rank (Megatron-LM with --timing-log-level 2 --timing-log-option all)",
         files="text; lines of other kinds may stand between",
         provides="speed",
-        tested_on=MADE_FILES,
+        tested_on=SYNTHETIC_FILES,
         read=read_megatron,
         matches=lambda path, head: BLOCK_PATTERN.search(head) is not None,
     ),
@@ -273,7 +273,7 @@ FORMATS = (
         description="steps of each rank on GPUs (torch.profiler's export_chrome_trace or tensorboard_trace_handler)",
         files="a folder of JSON, one file a rank, with profiler.step() called in each step",
         provides="speed",
-        tested_on=MADE_FILES,
+        tested_on=SYNTHETIC_FILES,
         read=read_torch_profiler,
         matches=lambda path, head: '"traceEvents"' in head or '"deviceProperties"' in head,
         job=lambda path: "profile",
@@ -283,7 +283,7 @@ FORMATS = (
         description="relative performance of the ranks' GPUs (nvidia-resiliency-ext, straggler detection)",
         files="text with 'GPUs relative perf: {0: 0.96, ...}', or JSON lines with relative_scores",
         provides="speed",
-        tested_on=QUOTED_LINES,
+        tested_on=QUOTED_FILES,
         read=read_nvrx,
         matches=lambda path, head: REPORT_PATTERN.search(head) is not None,
     ),

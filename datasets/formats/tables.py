@@ -32,7 +32,7 @@ from paceline.datasets.io import (
     read_json,
 )
 from paceline.datasets.parquet import MAX_COLUMNS, read_frame
-from paceline.datasets.ranks import are_ranks, join_ranks, merge_ranks
+from paceline.datasets.ranks import have_one_worker_each, join_ranks, merge_ranks
 from paceline.datasets.restarts import continue_steps, number_row_runs
 from paceline.datasets.trace import Trace
 
@@ -77,11 +77,11 @@ def read_csv(
         return
     found: list[MappedTable] = []
     for path in paths:
-        counts = RowCounts()
+        row_counts = RowCounts()
         guess = guess_options(read_column_names(path, read_head(path)), {**columns, **chosen})
         of_guess = {n: float(text) if text.isdecimal() else text for n, text in guess.items() if n != "unit"}
         with _name_file_in_errors(path):
-            arrangement = ColumnMapping(
+            column_mapping = ColumnMapping(
                 columns={**of_guess, **columns},
                 rate=rate,
                 values=values,
@@ -90,12 +90,12 @@ def read_csv(
                 unit=guess.get("unit", unit),
                 start_unit=start_unit,
             )
-            table = _read_table(path, counts)
+            table = _read_table(path, row_counts)
         if guess:
             log.warning("%s is read with options guessed from its columns: %s", path, format_options(guess))
         meta = {"read_as": format_options(guess)} if guess else {}
-        found.append(map_table(path, table, arrangement, counts, meta))
-    if are_ranks([one.workers for one in found]):
+        found.append(map_table(path, table, column_mapping, row_counts, meta))
+    if have_one_worker_each([one.workers for one in found]):
         yield _join_tables(found)
     else:
         yield from map(make_trace, found)
@@ -106,8 +106,8 @@ class MappedTable(NamedTuple):
 
     path: Path
     tidy_rows: pd.DataFrame
-    arrangement: ColumnMapping
-    counts: RowCounts
+    column_mapping: ColumnMapping
+    row_counts: RowCounts
     meta: dict[str, str]
 
     @property
@@ -117,39 +117,47 @@ class MappedTable(NamedTuple):
 
 
 def map_table(
-    path: Path, table: pd.DataFrame, arrangement: ColumnMapping, counts: RowCounts, meta: Mapping[str, str]
+    path: Path, table: pd.DataFrame, column_mapping: ColumnMapping, row_counts: RowCounts, meta: Mapping[str, str]
 ) -> MappedTable:
     """Return the tidy rows of a file's table."""
     with _name_file_in_errors(path):
-        rows, texts = drop_text_columns(arrangement.map_table(path, table, counts))
+        rows, texts = drop_text_columns(column_mapping.map_table(path, table, row_counts))
     job = re.split(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)", path.name)[0]
     about = {"job": job, "source": path.name, **meta}
     if texts:
         about["columns_dropped"] = f"{', '.join(texts)}: no numbers"
-    return MappedTable(path, rows, arrangement, counts, about)
+    return MappedTable(path, rows, column_mapping, row_counts, about)
 
 
-def make_trace(mapped: MappedTable) -> Trace:
+def make_trace(mapped_table: MappedTable) -> Trace:
     """Return the trace of a file's tidy rows, with what is stored beside it."""
-    with _name_file_in_errors(mapped.path):
-        rows, beside, stored = _merge_restarted_runs(mapped.tidy_rows, mapped.counts), meta_path(mapped.path), {}
+    with _name_file_in_errors(mapped_table.path):
+        rows, beside, stored = (
+            _merge_restarted_runs(mapped_table.tidy_rows, mapped_table.row_counts),
+            meta_path(mapped_table.path),
+            {},
+        )
         if beside.is_file():
             stored = read_json(beside, 1 << 20, "it was not written by paceline: remove it, or write the trace again")
             if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
                 raise ValueError(f"{beside} must hold a JSON object of texts: remove it, or write the trace again")
-        meta = {**mapped.meta, **mapped.counts.to_meta(), **stored}
-        if altered := mapped.counts.summary():
-            log.warning("%s: %s", mapped.path, altered)
-        return Trace.from_frame(rows, unit=mapped.arrangement.unit, start_unit=mapped.arrangement.start_unit, meta=meta)
+        meta = {**mapped_table.meta, **mapped_table.row_counts.to_meta(), **stored}
+        if altered := mapped_table.row_counts.summary():
+            log.warning("%s: %s", mapped_table.path, altered)
+        return Trace.from_frame(
+            rows, unit=mapped_table.column_mapping.unit, start_unit=mapped_table.column_mapping.start_unit, meta=meta
+        )
 
 
 def _join_tables(tables: Sequence[MappedTable]) -> Trace:
     paths = [one.path for one in tables]
-    counts = RowCounts()
+    row_counts = RowCounts()
     for one in tables:
-        counts.add(one.counts)
+        row_counts.add(one.row_counts)
     rows, about = join_ranks([one.tidy_rows for one in tables], paths)
-    return make_trace(MappedTable(paths[0].parent, rows, tables[0].arrangement, counts, {**tables[0].meta, **about}))
+    return make_trace(
+        MappedTable(paths[0].parent, rows, tables[0].column_mapping, row_counts, {**tables[0].meta, **about})
+    )
 
 
 def require_values(path: Path, values: str | None) -> None:
@@ -173,17 +181,17 @@ def _name_file_in_errors(path: Path) -> Iterator[None]:
 # --- What kind of table a file holds, and what its columns mean.
 
 
-def table_kind(first: str) -> str:
+def table_kind(head: str) -> str:
     """Return whether a file that begins so is "parquet", "json" or "csv"."""
-    return "parquet" if first.startswith("PAR1") else "json" if is_json(first) else "csv"
+    return "parquet" if head.startswith("PAR1") else "json" if is_json(head) else "csv"
 
 
-def read_column_names(path: Path, first: str) -> list[str]:
-    """Return the names of a table's columns, or of its keys; ``first`` is the beginning of the file."""
+def read_column_names(path: Path, head: str) -> list[str]:
+    """Return the names of a table's columns, or of its keys; ``head`` is the beginning of the file."""
     import pyarrow.parquet as pq
 
-    if table_kind(first) != "parquet":
-        return column_names_in(first)
+    if table_kind(head) != "parquet":
+        return column_names_in(head)
     try:
         return [str(name) for name in pq.read_schema(path).names]
     except Exception:  # pyarrow raises many kinds on damaged files; reading it says what is broken
@@ -214,8 +222,8 @@ def is_table_with(column_names: Sequence[str], options: Mapping[str, object]) ->
     return bool(options) and {texts[name] for name in of_columns} <= names and measured
 
 
-def _is_table(expected_kind: str, path: Path, first: str) -> bool:
-    return table_kind(first) == expected_kind and is_table_with(read_column_names(path, first), {})
+def _is_table(expected_kind: str, path: Path, head: str) -> bool:
+    return table_kind(head) == expected_kind and is_table_with(read_column_names(path, head), {})
 
 
 def _is_paceline_parquet(path: Path) -> bool:
@@ -231,53 +239,53 @@ def _is_paceline_parquet(path: Path) -> bool:
 # --- The table of a file.
 
 
-def _read_table(path: Path, counts: RowCounts) -> pd.DataFrame:
+def _read_table(path: Path, row_counts: RowCounts) -> pd.DataFrame:
     """Return the table in a file of CSV, JSON or Parquet, and count its rows."""
     import pandas as pd
 
-    first = read_head(path)
-    kind = table_kind(first)
+    head = read_head(path)
+    kind = table_kind(head)
     if kind == "json":
-        return _read_json_table(path, counts)
+        return _read_json_table(path, row_counts)
     if kind == "parquet":
         frame = read_frame(path)[0]
         frame = frame[[name for name in frame if not re.fullmatch(r"__index_level_\d+__", str(name))]]  # of pandas
         dates = [name for name in frame if frame[name].dtype.kind == "M" or "datetime" in str(frame[name].dtype)]
-        counts.count_read(len(frame))
+        row_counts.count_read(len(frame))
         return frame.assign(**convert_to_seconds(frame[dates]))
-    delimiter = detect_delimiter(first)
-    header = parse_header(first, delimiter)
+    delimiter = detect_delimiter(head)
+    header = parse_header(head, delimiter)
     # a first line without end is not a header, and each column costs a millisecond
-    if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD_BYTES and not {"\n", "\r"} & set(first)):
+    if (columns := len(header)) > MAX_COLUMNS or (len(head) >= HEAD_BYTES and not {"\n", "\r"} & set(head)):
         raise ValueError(
             f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, can be read: remove some"
         )
     if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
         raise ValueError(f"columns {twice} appear more than once; rename all but one")
     # A decimal comma stands only where commas separate nothing else.
-    lines = first.partition("\n")[2]
+    lines = head.partition("\n")[2]
     decimal = "," if delimiter == ";" and re.search(r"\d,\d", lines) and not re.search(r"\d\.\d", lines) else "."
     try:
         with open_bytes(path) as file:
             table = pd.read_csv(file, sep=delimiter, decimal=decimal, skipinitialspace=True, index_col=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
         raise ValueError(describe_csv_error(error)) from None
-    table = table.rename(columns=_strip_mark)
+    table = table.rename(columns=_unescape_formula)
     texts = [name for name in table if table[name].dtype == object or isinstance(table[name].dtype, pd.StringDtype)]
     for name in texts:
         if any(isinstance(text, str) and text.startswith("'") for text in table[name].unique()):
-            table[name] = table[name].map(_strip_mark)
+            table[name] = table[name].map(_unescape_formula)
     table.index = pd.RangeIndex(2, len(table) + 2)  # rows are counted as an editor does, from the header
-    counts.count_read(len(table))
+    row_counts.count_read(len(table))
     return table
 
 
-def _read_json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
+def _read_json_table(path: Path, row_counts: RowCounts) -> pd.DataFrame:
     """Return the table in a JSON file. Incomplete lines, such as the last of a killed job, are counted."""
     import pandas as pd
 
     if _is_json_lines(read_head(path)):
-        found: Any = list(_iter_json_lines(path, counts))
+        found: Any = list(_iter_json_lines(path, row_counts))
     else:  # is read into memory at once
         found = read_json(path, 1 << 29, "write one object per line instead, or CSV")
     if isinstance(found, list) and all(isinstance(row, dict) for row in found):
@@ -294,7 +302,7 @@ def _read_json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
         table = pd.DataFrame([{name: _json_cell(value) for name, value in row.items()} for row in found])
     else:
         table = pd.DataFrame({name: list(map(_json_cell, column)) for name, column in found.items()})
-    counts.count_read(len(table))
+    row_counts.count_read(len(table))
     if not len(table):
         raise ValueError("the file has no rows")
     return table
@@ -314,7 +322,7 @@ def _is_json_columns(columns: dict[str, Any]) -> bool:
     return bool(columns) and all(isinstance(column, list) for column in columns.values())
 
 
-def _iter_json_lines(path: Path, counts: RowCounts) -> Iterator[dict[str, Any]]:
+def _iter_json_lines(path: Path, row_counts: RowCounts) -> Iterator[dict[str, Any]]:
     for _, line in numbered_lines(path):
         if not line.strip():
             continue
@@ -325,8 +333,8 @@ def _iter_json_lines(path: Path, counts: RowCounts) -> Iterator[dict[str, Any]]:
         if isinstance(found, dict):
             yield found
         else:
-            counts.count_read(1)
-            counts.drop_rows("lines that hold no complete JSON object", 1)
+            row_counts.count_read(1)
+            row_counts.drop_rows("lines that hold no complete JSON object", 1)
 
 
 def _json_cell(value: Any) -> Any:
@@ -341,7 +349,7 @@ def _json_cell(value: Any) -> Any:
 # --- Rows in order: without repetitions, and a job that was started again after its first run.
 
 
-def _merge_restarted_runs(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
+def _merge_restarted_runs(table: pd.DataFrame, row_counts: RowCounts) -> pd.DataFrame:
     """Drop rows that were written twice, and let a job that was started again go on after its first run."""
     import pandas as pd
 
@@ -357,8 +365,8 @@ def _merge_restarted_runs(table: pd.DataFrame, counts: RowCounts) -> pd.DataFram
         run_N = number_row_runs(code_N, step_N)
         twice_N = table.duplicated().to_numpy(copy=True)
         if not run_N.any() or 2 * twice_N.sum() > again_N.sum():
-            counts.drop_rows("rows that repeat another one exactly", twice_N.sum())
-            twice_N |= _find_untimed(table[~twice_N], key, counts).reindex(table.index, fill_value=False).to_numpy()
+            row_counts.drop_rows("rows that repeat another one exactly", twice_N.sum())
+            twice_N |= _find_untimed(table[~twice_N], key, row_counts).reindex(table.index, fill_value=False).to_numpy()
             table, step_N, code_N = table[~twice_N], step_N[~twice_N], code_N[~twice_N]
             run_N = number_row_runs(code_N, step_N)
         if run_N.any():
@@ -369,23 +377,23 @@ def _merge_restarted_runs(table: pd.DataFrame, counts: RowCounts) -> pd.DataFram
                 rises = bool((epochs.min().to_numpy()[1:] > epochs.max().to_numpy()[:-1]).all())
             if rises:
                 text = "epochs count their iterations from the start and were put one after the other"
-                counts.count_changed(text, run_N.max() + 1)
+                row_counts.count_changed(text, run_N.max() + 1)
             else:
-                counts.count_restarts(run_N.max())
+                row_counts.count_restarts(run_N.max())
             return table.assign(iteration=continue_steps(step_N, run_N))
     written_N = np.argsort(code_N, kind="stable")
     back_N = (np.diff(code_N[written_N]) == 0) & (np.diff(step_N[written_N]) < 0)
-    counts.count_changed("rows were out of order and were sorted by iteration", back_N.sum())
+    row_counts.count_changed("rows were out of order and were sorted by iteration", back_N.sum())
     return table
 
 
-def _find_untimed(table: pd.DataFrame, key: list[str], counts: RowCounts) -> pd.Series[bool]:
+def _find_untimed(table: pd.DataFrame, key: list[str], row_counts: RowCounts) -> pd.Series[bool]:
     """Return the rows without a time beside another of the same worker and iteration, as loggers write several."""
     if "seconds" not in table:
         return table.duplicated(key) & False
     timed = table["seconds"].notna()
     beside = ~timed & timed.groupby([table[name] for name in key], observed=True).transform("any")
-    counts.drop_rows("rows without a time beside one of the same worker and iteration", beside.sum())
+    row_counts.drop_rows("rows without a time beside one of the same worker and iteration", beside.sum())
     return beside
 
 
@@ -402,8 +410,8 @@ def write_csv(trace: Trace, path: Path) -> None:
     with atomic_write(meta_path(path)) as temporary:
         temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
     with atomic_write(path) as temporary:
-        table = trace.to_frame().rename(columns=_mark_formula)
-        table["worker"] = table["worker"].map(_mark_formula)
+        table = trace.to_frame().rename(columns=_escape_formula)
+        table["worker"] = table["worker"].map(_escape_formula)
         table.to_csv(temporary, index=False)
 
 
@@ -411,16 +419,16 @@ FORMULA_PATTERN = re.compile(r"'*[=+\-@\t\r]")
 """Beginning of a text that a spreadsheet would run, with the marks that were put before it."""
 
 
-def _mark_formula(name: str) -> str:
+def _escape_formula(name: str) -> str:
     """Return a name as a spreadsheet shows it and does not run it: with a mark before it.
 
-    >>> _mark_formula("=cmd()"), _mark_formula("gpu0"), _strip_mark(_mark_formula("'=a"))
+    >>> _escape_formula("=cmd()"), _escape_formula("gpu0"), _unescape_formula(_escape_formula("'=a"))
     ("'=cmd()", 'gpu0', "'=a")
     """
     return f"'{name}" if FORMULA_PATTERN.match(name) else name
 
 
-def _strip_mark(name: Any) -> Any:
+def _unescape_formula(name: Any) -> Any:
     return name[1:] if isinstance(name, str) and name.startswith("'") and FORMULA_PATTERN.match(name) else name
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from paceline.datasets.columns import ColumnMapping, duration_unit
-from paceline.datasets.formats import QUOTED_LINES, Format
+from paceline.datasets.formats import QUOTED_FILES, Format
 from paceline.datasets.formats.tables import make_trace, map_table, require_values
 from paceline.datasets.frame import unit_seconds
 from paceline.datasets.io import NUMBER, TEXT, RowCounts, numbered_lines, parse_header, read_csv_frame, read_head
@@ -63,32 +63,32 @@ def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
 def _read_pytorch_log(path: Path) -> Trace:
     import pandas as pd
 
-    counts = RowCounts()
-    table = pd.DataFrame(_read_records(path, counts))
+    row_counts = RowCounts()
+    table = pd.DataFrame(_read_records(path, row_counts))
     workers = table.groupby("worker")
     back = (workers["epoch"].diff() < 0) | ((workers["epoch"].diff() == 0) & (workers["step"].diff() < 0))
     run = back.groupby(table["worker"]).cumsum()
-    counts.count_restarts(run.max())
+    row_counts.count_restarts(run.max())
     rows = table[["worker", "samples", "seconds"]].assign(iteration=workers.cumcount())
     if table["data_seconds"].notna().any():  # the line before a restart belongs to another run
         rows["data_seconds"] = table["data_seconds"].groupby([table["worker"], run]).shift(1)
     meta = {
         "job": path.name.split(".")[0],
         "units": "samples: Speed or Tok/s times seconds, or batches",
-        **counts.to_meta(),
+        **row_counts.to_meta(),
     }
     return Trace.from_frame(rows, meta=meta)
 
 
-def _read_records(path: Path, counts: RowCounts) -> list[LogRecord]:
+def _read_records(path: Path, row_counts: RowCounts) -> list[LogRecord]:
     records = []
     for line in (line for _, line in numbered_lines(path) if line.strip()):
-        counts.count_read(1)
+        row_counts.count_read(1)
         record = parse_line(line)
         if record is None:
-            counts.drop_rows("lines of other kinds", 1)
+            row_counts.drop_rows("lines of other kinds", 1)
         elif not (np.isfinite(record.samples) and np.isfinite(record.seconds)):
-            counts.drop_rows("lines with numbers that are not finite", 1)
+            row_counts.drop_rows("lines with numbers that are not finite", 1)
         else:
             records.append(record)
     if not records:
@@ -115,14 +115,14 @@ def read_wandb(
     is kept, as usage only, and a warning says so.
     """
     for path in paths:
-        counts = RowCounts()
-        table, left_out = _read_numbers(path, counts)
+        row_counts = RowCounts()
+        table, left_out = _read_numbers(path, row_counts)
         if seconds in table:
             table[seconds] *= unit_seconds(unit)
         # a run without numbered steps is never seen to be restarted
         steps_T = table["_step"].ffill().fillna(0.0).to_numpy() if "_step" in table else np.zeros(len(table))
         run_T = number_runs(steps_T)
-        counts.count_restarts(run_T[-1])
+        row_counts.count_restarts(run_T[-1])
         names = [name for name in map(str, table) if name not in {seconds, samples, *WANDB_COLUMNS}]
         names = [name for name in names if name.startswith(("system.", "system/"))] or names
         if seconds is None:
@@ -149,7 +149,7 @@ def read_wandb(
             seconds_T = rows[seconds].to_numpy()
             samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
             bad_T = ~(seconds_T >= 0) | ~(samples_T >= 0)
-            counts.drop_cells("steps with negative or unknown seconds or samples", bad_T.sum())
+            row_counts.drop_cells("steps with negative or unknown seconds or samples", bad_T.sum())
             samples_T, seconds_T = (np.where(bad_T, np.nan, values_T) for values_T in (samples_T, seconds_T))
             start_T = rows["_timestamp"] - seconds_T
         known = [name for name in names if covariates[name].notna().any()]
@@ -162,29 +162,31 @@ def read_wandb(
             meta={
                 "job": path.name.split(".")[0],
                 "units": "covariates: as in the file",
-                **counts.to_meta(),
+                **row_counts.to_meta(),
                 **({"columns_dropped": f"{', '.join(left_out)}: no numbers"} if left_out else {}),
             },
         )
 
 
-def _read_numbers(path: Path, counts: RowCounts) -> tuple[pd.DataFrame, list[str]]:
+def _read_numbers(path: Path, row_counts: RowCounts) -> tuple[pd.DataFrame, list[str]]:
     """Return the purely numeric columns, with the time, and the names of the others."""
     import pandas as pd
 
     names = [name for name in dict.fromkeys(parse_header(read_head(path))) if name]
-    text = read_csv_frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, counts, null_words=["NaN", "nan"])
+    text = read_csv_frame(
+        path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, row_counts, null_words=["NaN", "nan"]
+    )
     numbers = text.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
     held = [name for name in names if numbers[name].notna().sum() == text[name].notna().sum()]
     timed = numbers["_timestamp"].notna()
-    counts.drop_rows("rows without a time", (~timed).sum())
+    row_counts.drop_rows("rows without a time", (~timed).sum())
     if not timed.any():
         raise ValueError(f"{path}: column '_timestamp' has no values")
     again = text.duplicated()
-    counts.drop_rows("rows that repeat another one exactly", (timed & again).sum())
+    row_counts.drop_rows("rows that repeat another one exactly", (timed & again).sum())
     rows = numbers.loc[timed & ~again, held]
     backwards = rows["_timestamp"].diff() < 0
-    counts.count_changed("rows whose time went backwards were put in order", backwards.sum())
+    row_counts.count_changed("rows whose time went backwards were put in order", backwards.sum())
     by = ["_timestamp", *(["_step"] if backwards.any() and "_step" in rows else [])]
     return rows.sort_values(by, kind="stable", ignore_index=True), [name for name in names if name not in held]
 
@@ -203,16 +205,16 @@ def read_chart(
     """Yield the trace of each file: a run is a worker, a row an iteration."""
     for path in paths:
         require_values(path, values)
-        counts = RowCounts()
+        row_counts = RowCounts()
         names = parse_header(read_head(path))
         lines = [name for name in names if f"{name}__MIN" in names]
         # a line is named after its run, or after run and metric where metrics differ
         one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
         runs = {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
-        table = read_csv_frame(path, dict.fromkeys(lines, NUMBER), counts).rename(columns=runs)
+        table = read_csv_frame(path, dict.fromkeys(lines, NUMBER), row_counts).rename(columns=runs)
         columns = {"samples": samples} if values == "seconds" else {}
-        arrangement = ColumnMapping(columns=columns, values=values, unit=unit, workers=workers)
-        yield make_trace(map_table(path, table, arrangement, counts, {}))
+        column_mapping = ColumnMapping(columns=columns, values=values, unit=unit, workers=workers)
+        yield make_trace(map_table(path, table, column_mapping, row_counts, {}))
 
 
 # --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
@@ -235,15 +237,15 @@ def read_hivemind_workers(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace of the workers of one experiment; row k is each worker's own k-th step, not a common barrier."""
     import pandas as pd
 
-    counts = RowCounts()
-    table = pd.concat([_read_worker(path, counts) for path in paths], ignore_index=True)
+    row_counts = RowCounts()
+    table = pd.concat([_read_worker(path, row_counts) for path in paths], ignore_index=True)
     meta = {
         "source": "github.com/cirquit/hivemind-multi-cloud",
         "licence": "MIT",
         "job": experiment_name(paths[0]),
         "units": "cpu_load: load average of a minute / cores, percent; memory_used: percent; "
         "net_sent, net_received: Mbit/s",
-        **counts.to_meta(),
+        **row_counts.to_meta(),
         "seconds": "loading, moving, forward, loss and backward; waiting is not in it",
     }
     yield Trace.from_frame(table, meta=meta)
@@ -252,15 +254,15 @@ def read_hivemind_workers(paths: Sequence[Path]) -> Iterator[Trace]:
 def read_hivemind_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the speeds of all peers, smoothed by hivemind itself, once a second."""
     for path in paths:
-        counts = RowCounts()
+        row_counts = RowCounts()
         peers = {found[1]: name for name in parse_header(read_head(path)) if (found := PEER_PATTERN.fullmatch(name))}
         if not peers:
             raise ValueError(
                 f"{path} is not a log of hivemind's monitor, as it has no column 04_peers/peer_<k>_samples_per_second: "
                 "name another format"
             )
-        table = read_csv_frame(path, dict.fromkeys((TIME_COLUMN, *peers.values()), NUMBER), counts)
-        table = counts.keep_rows(table, table[TIME_COLUMN].notna(), "rows without a time")
+        table = read_csv_frame(path, dict.fromkeys((TIME_COLUMN, *peers.values()), NUMBER), row_counts)
+        table = row_counts.keep_rows(table, table[TIME_COLUMN].notna(), "rows without a time")
         table = table.groupby(TIME_COLUMN, as_index=False).last()
         rate_TW = table[list(peers.values())].to_numpy()
         yield Trace(
@@ -273,7 +275,7 @@ def read_hivemind_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
                 "licence": "MIT",
                 "job": f"{experiment_name(path)}-monitor",
                 "units": "samples in each second, smoothed by hivemind",
-                **counts.to_meta(),
+                **row_counts.to_meta(),
             },
         )
 
@@ -283,33 +285,33 @@ def experiment_name(path: Path) -> str:
     return "-".join(path.name.split(".")[0].split("-")[:2])
 
 
-def _read_worker(path: Path, counts: RowCounts) -> pd.DataFrame:
+def _read_worker(path: Path, row_counts: RowCounts) -> pd.DataFrame:
     """Return one row per step: some fields of a step are in the row before the one that counts it."""
     needed = [STEP_COLUMN, SAMPLES_COLUMN, TIME_COLUMN, AVERAGING_COLUMN, STEP_TIME_COLUMN, *BUSY_COLUMNS]
     optional = list(COVARIATE_COLUMNS.values())
-    rows = read_csv_frame(path, dict.fromkeys([*needed, *optional], NUMBER), counts, optional=optional)
-    rows = counts.keep_rows(rows, rows[TIME_COLUMN].notna(), "rows without a time")
+    rows = read_csv_frame(path, dict.fromkeys([*needed, *optional], NUMBER), row_counts, optional=optional)
+    rows = row_counts.keep_rows(rows, rows[TIME_COLUMN].notna(), "rows without a time")
     steps = rows[needed].assign(**{STEP_COLUMN: rows[STEP_COLUMN].bfill()}).dropna(subset=[STEP_COLUMN])
     if steps.empty:
         raise ValueError(f"{path}: column {STEP_COLUMN!r} has no step in any row: log at least one step")
     run_T = number_runs(steps[STEP_COLUMN].to_numpy())
-    counts.count_restarts(run_T[-1])
+    row_counts.count_restarts(run_T[-1])
     steps = steps.assign(iteration=continue_steps(steps[STEP_COLUMN].to_numpy(), run_T), run=run_T)
     repeats = steps[rows[STEP_COLUMN].reindex(steps.index).notna()].duplicated("iteration").sum()
-    counts.drop_rows("repeated steps, of which the last value counts", repeats)
+    row_counts.drop_rows("repeated steps, of which the last value counts", repeats)
     steps = steps.groupby("iteration", as_index=False).last()
     table = steps[["iteration"]].copy()
     table["worker"] = path.name.split(".")[0].removeprefix(f"{experiment_name(path)}-") or path.name
     table["samples"] = increments(steps[SAMPLES_COLUMN].to_numpy(), steps["run"].to_numpy())
     first_T = np.diff(steps["run"], prepend=-1) > 0
-    counts.drop_cells("resumed totals of samples, which are no increment", table["samples"][first_T].isna().sum())
+    row_counts.drop_cells("resumed totals of samples, which are no increment", table["samples"][first_T].isna().sum())
     table["seconds"] = steps[BUSY_COLUMNS].sum(axis=1, skipna=False)
     table["wait_seconds"] = steps[AVERAGING_COLUMN]
     start_T = steps[TIME_COLUMN] - steps[STEP_TIME_COLUMN]
     table["start"] = start_T.groupby(steps["run"]).cummax()  # accurate to a second only, so forced not to go backwards
     for name in ("samples", "seconds", "wait_seconds"):
         negative = table[name] < 0
-        counts.drop_cells(f"negative {name}", negative.sum())
+        row_counts.drop_cells(f"negative {name}", negative.sum())
         table.loc[negative, name] = np.nan
     return table.join(_covariates_before(rows, table["start"].to_numpy()))
 
@@ -341,28 +343,28 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
     ``value_is_rate`` the value itself is the speed, steps in one second, and every file is read.
     """
     tables = {
-        path: (counts := RowCounts(), read_csv_frame(path, dict.fromkeys(TENSORBOARD_COLUMNS, NUMBER), counts))
+        path: (row_counts := RowCounts(), read_csv_frame(path, dict.fromkeys(TENSORBOARD_COLUMNS, NUMBER), row_counts))
         for path in paths
     }
     groups = [[path] for path in paths] if value_is_rate else group_by_training({p: t for p, (_, t) in tables.items()})
     for path, *others in groups:
-        counts, table = tables[path]
-        table = _sort_by_time(path, table, counts, drops_repeats=value_is_rate)
+        row_counts, table = tables[path]
+        table = _sort_by_time(path, table, row_counts, drops_repeats=value_is_rate)
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
-        counts.count_restarts((np.diff(step_T) < 0).sum())
+        row_counts.count_restarts((np.diff(step_T) < 0).sum())
         if value_is_rate:
             value_T = table["Value"].to_numpy()
             bad_T = ~(value_T > 0)
-            counts.drop_cells("rates that are not positive", bad_T.sum())
+            row_counts.drop_cells("rates that are not positive", bad_T.sum())
             start_T, steps_T, seconds_T = wall_T, np.where(bad_T, np.nan, value_T), np.where(bad_T, np.nan, 1.0)
         else:
             last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats its readings
-            counts.count_changed("rows of the same clock reading were put together", (~last_T).sum())
+            row_counts.count_changed("rows of the same clock reading were put together", (~last_T).sum())
             wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
             if len(wall_T) < 2:
                 raise ValueError(f"{path} must have two rows at different times to compute a rate")
             bad_T = ~(steps_T >= 0)
-            counts.drop_cells("differences of steps that went backwards or are unknown", bad_T.sum())
+            row_counts.drop_cells("differences of steps that went backwards or are unknown", bad_T.sum())
             start_T, steps_T = wall_T[:-1], np.where(bad_T, np.nan, steps_T)
             seconds_T = np.where(bad_T, np.nan, np.diff(wall_T))
         yield Trace(
@@ -373,7 +375,7 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
                 "job": path.parent.name if others and path.parent.name else path.name.split(".")[0],
                 **({"same_training": ", ".join(other.name for other in others)} if others else {}),
                 "units": "samples: steps; " + ("of one second" if value_is_rate else "between two rows"),
-                **counts.to_meta(),
+                **row_counts.to_meta(),
             },
         )
 
@@ -389,12 +391,14 @@ def group_by_training(tables: Mapping[Path, pd.DataFrame]) -> list[list[Path]]:
     return groups
 
 
-def _is_same_training(long: pd.DataFrame, short: pd.DataFrame) -> bool:
-    long, short = (table.dropna(subset=["Wall time", "Step"]).sort_values("Wall time") for table in (long, short))
-    if len(short) < 2:
+def _is_same_training(longer: pd.DataFrame, shorter: pd.DataFrame) -> bool:
+    longer, shorter = (
+        table.dropna(subset=["Wall time", "Step"]).sort_values("Wall time") for table in (longer, shorter)
+    )
+    if len(shorter) < 2:
         return False
-    wall_T, step_T = long["Wall time"].to_numpy(), long["Step"].to_numpy()
-    wall_S, step_S = short["Wall time"].to_numpy(), short["Step"].to_numpy()
+    wall_T, step_T = longer["Wall time"].to_numpy(), longer["Step"].to_numpy()
+    wall_S, step_S = shorter["Wall time"].to_numpy(), shorter["Step"].to_numpy()
     row = np.median(np.diff(wall_T))
     within_S = (wall_S >= wall_T[0] - row) & (wall_S <= wall_T[-1] + row)
     off_S = np.abs(np.interp(wall_S, wall_T, step_T) - step_S)
@@ -402,17 +406,19 @@ def _is_same_training(long: pd.DataFrame, short: pd.DataFrame) -> bool:
     return bool(within_S.mean() >= 0.9 and np.median(off_S) <= 2.0 * np.median(np.abs(np.diff(step_T))))
 
 
-def _sort_by_time(path: Path, table: pd.DataFrame, counts: RowCounts, *, drops_repeats: bool) -> pd.DataFrame:
+def _sort_by_time(path: Path, table: pd.DataFrame, row_counts: RowCounts, *, drops_repeats: bool) -> pd.DataFrame:
     """Return the rows to keep, sorted by time; of rows that repeat a time, the first counts."""
-    table = counts.keep_rows(table, table["Wall time"].notna(), "rows without a time")
+    table = row_counts.keep_rows(table, table["Wall time"].notna(), "rows without a time")
     if table.empty:
         raise ValueError(f"{path} has no row with a time")
     backwards = table["Wall time"].diff() < 0
-    counts.count_changed("rows whose time went backwards were put in order", backwards.sum())
+    row_counts.count_changed("rows whose time went backwards were put in order", backwards.sum())
     table = table.sort_values("Wall time", kind="stable")
     first = ~table.duplicated("Wall time")
     return (
-        counts.keep_rows(table, first, "repeated rows of a time, of which the first counts") if drops_repeats else table
+        row_counts.keep_rows(table, first, "repeated rows of a time, of which the first counts")
+        if drops_repeats
+        else table
     )
 
 
@@ -422,7 +428,7 @@ FORMATS = (
         description="batch times of PyTorch's examples and of GNMT",
         files="text; lines of other kinds and prefixes such as [1,0]<stderr>: may stand between and before",
         provides="speed",
-        tested_on=QUOTED_LINES,
+        tested_on=QUOTED_FILES,
         read=read_pytorch,
         matches=lambda path, head: any(map(parse_line, re.split(r"[\r\n]+", head))),
         per_rank=True,
@@ -444,7 +450,7 @@ FORMATS = (
         description="a chart exported from Weights & Biases: a line per run",
         files='CSV with the columns "Step", "<run> - <metric>", "<run> - <metric>__MIN", "<run> - <metric>__MAX"',
         provides="speed or usage",
-        tested_on=QUOTED_LINES,
+        tested_on=QUOTED_FILES,
         read=read_chart,
         matches=lambda path, head: any(
             {f"{name}__MIN", f"{name}__MAX"} <= set(parse_header(head)) for name in parse_header(head)
