@@ -48,7 +48,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("suffix", OUTPUTS)
 def test_output_is_tried_before_the_work(tmp_path, monkeypatch, suffix):
-    for work in ("predictor", "find_traces"):
+    for work in ("load_predictor", "find_traces"):
         monkeypatch.setattr(f"paceline.cli.options.{work}", lambda *_, **__: pytest.fail("the work began"))
     (tmp_path / f"out{suffix}").mkdir()
     done = CliRunner().invoke(cli.app, [*OUTPUTS[suffix], str(tmp_path / f"out{suffix}")])

@@ -28,10 +28,10 @@ def wait_at_exit() -> None:
     atexit.register(time.sleep, 0.05)
 
 
-R = TypeVar("R")
+ResultT = TypeVar("ResultT")
 
 
-def map_calls(function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> list[R]:
+def map_calls(function: Callable[..., ResultT], calls: Iterable[tuple[Any, ...]]) -> list[ResultT]:
     """Return the result of each call, in order: in this process, unless ``joblib.parallel_config`` says otherwise.
 
     >>> map_calls(pow, [(2, 3), (3, 2)])
@@ -41,11 +41,11 @@ def map_calls(function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> l
     joblib = sys.modules.get("joblib")
     if joblib is None:
         return [function(*arguments) for arguments in calls]
-    results: list[R] = joblib.Parallel()(joblib.delayed(function)(*arguments) for arguments in calls)
+    results: list[ResultT] = joblib.Parallel()(joblib.delayed(function)(*arguments) for arguments in calls)
     return results
 
 
-def environment_with_hooks(hooks: dict[str, str], **extra_variables: str) -> dict[str, str]:
+def environment_with_import_hooks(hooks: dict[str, str], **extra_variables: str) -> dict[str, str]:
     """Return an environment in which processes call a function (``package.module:function``) after an import."""
     home = Path(__file__).resolve().parent
     path = [str(home / "_startup"), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -36,13 +36,13 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def count(number: int, thing: str) -> str:
+def count(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural if needed.
 
     >>> count(1, "sample"), count(24, "sample")
     ('1 sample', '24 samples')
     """
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def join_names(names: Sequence[str], limit: int = MAX_NAMES) -> str:

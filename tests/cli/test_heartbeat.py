@@ -41,7 +41,7 @@ def test_a_redirected_command_says_how_far_it_is(often, capsys, monkeypatch, tra
         while not re.search(told, "".join(seen)):
             seen.append(capsys.readouterr().err)
 
-    monkeypatch.setattr("paceline.cli.options.predictor", lambda text: Waits(written))
+    monkeypatch.setattr("paceline.cli.options.load_predictor", lambda text: Waits(written))
     monkeypatch.setattr("sys.argv", ["paceline", command, "ewma", "-t", trace, "-f", fitting])
     from paceline.cli import main
 

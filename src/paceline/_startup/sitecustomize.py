@@ -58,7 +58,7 @@ def call_hook(module: ModuleType) -> None:
         print(f"paceline: this worker is not recorded: {error!r}", file=sys.stderr)
 
 
-def run_the_other() -> None:
+def run_next_sitecustomize() -> None:
     """Run the next file of this name on the path, if there is one."""
     own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would slow the start of every Python
     others = [folder for folder in sys.path if os.path.abspath(folder) != own]  # noqa: PTH100
@@ -69,4 +69,4 @@ def run_the_other() -> None:
 
 if HOOKS and ("PACELINE_RECORD" not in os.environ or os.environ.get("RANK")):  # only ranks are recorded
     sys.meta_path.insert(0, HookedImport())
-run_the_other()
+run_next_sitecustomize()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from paceline._runtime import environment_with_hooks
+from paceline._runtime import environment_with_import_hooks
 from paceline.audit.run import AuditPlan, AuditRun, load_pickle
 
 PROCESS_COUNT_OPTION = re.compile(r"(--(?:nproc[-_]per[-_]node|num[-_](?:processes|gpus)|(?:trainer\.)?devices))(=.*)?")
@@ -63,7 +63,7 @@ class Launcher:
     def _run_command(self, command: list[str], folder: Path) -> str:
         """Run a command; return the error among its last words if it failed."""
         began = time.monotonic()
-        environment = environment_with_hooks(
+        environment = environment_with_import_hooks(
             {"torch": "paceline.audit.inside:install_recorder"}, PACELINE_AUDIT=str(folder)
         )
         # A later run has ten times the seconds of the longest before, and at least a minute.

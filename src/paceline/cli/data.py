@@ -35,7 +35,7 @@ def data_list(
 ) -> None:
     """List the traces that come with the library, or the formats it reads."""
     if what == "shipped":
-        rows = [_summary(recorded.load(name)) for name in recorded.names()]
+        rows = [_describe_trace(recorded.load(name)) for name in recorded.names()]
     elif what == "formats":
         columns = ("name", "provides", "description", *(("files", "tested_on") if as_json else ()))
         rows = [{key: getattr(one, key) for key in columns} for one in FORMATS.values()]
@@ -54,7 +54,12 @@ def data_info(name: Source, file_format: FileFormat = None, options: Options = N
     limit = 50  # a file may hold thousands of traces
     found = list(islice(sources.find_traces(name, file_format, options), limit + 1))
     about = [
-        {**_summary(trace), "covariates": ", ".join(trace.covariate_names), **_flaws(trace), **trace.meta}
+        {
+            **_describe_trace(trace),
+            "covariates": ", ".join(trace.covariate_names),
+            **_quality_issues(trace),
+            **trace.meta,
+        }
         for trace in found
     ]
     if as_json:
@@ -64,7 +69,7 @@ def data_info(name: Source, file_format: FileFormat = None, options: Options = N
         for key, value in one.items():
             if value not in ("", None):
                 out.print(
-                    f"[bold]{escape(to_printable(key))}[/]  {escape(to_printable(_readable(key, value)))}",
+                    f"[bold]{escape(to_printable(key))}[/]  {escape(to_printable(_format_value(key, value)))}",
                     highlight=False,
                 )
         out.print()
@@ -111,7 +116,7 @@ def data_load(
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
-def _readable(key: str, value: Any) -> str:
+def _format_value(key: str, value: Any) -> str:
     """Return a value as people read it: four digits, thousands apart, a date beside seconds since 1970."""
     if isinstance(value, float):
         return f"{value:.4g}"
@@ -133,7 +138,7 @@ def _write_trace(trace: Trace, path: Path) -> None:
     )
 
 
-def _summary(trace: Trace) -> dict[str, Any]:
+def _describe_trace(trace: Trace) -> dict[str, Any]:
     speed = trace.speed
     measured = speed[:, np.isfinite(speed).any(axis=0)]
     variation = (np.nanstd(measured, axis=0) / np.nanmean(measured, axis=0)).mean() if measured.size else None
@@ -149,7 +154,7 @@ def _summary(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _flaws(trace: Trace) -> dict[str, Any]:
+def _quality_issues(trace: Trace) -> dict[str, Any]:
     """Return what to know about a trace before learning from it; shares lie in [0, 1]."""
     speed = trace.speed
     there = np.isfinite(speed)

@@ -28,32 +28,34 @@ if TYPE_CHECKING:
     from paceline.report.page import Page
 
 
-def run(folder: Path, out: Console) -> None:
+def run_demo(folder: Path, console: Console) -> None:
     """Run the demo and write its models and its report into a folder."""
     began = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     require_page(folder / "report.html")
     fitting, held_out = recorded.load_split("fit"), recorded.load_split("held-out")
-    out.print(f"[bold]1  Recorded jobs[/]: fitting to {_names(fitting)}; scoring on {_names(held_out)}")
+    console.print(
+        f"[bold]1  Recorded jobs[/]: fitting to {_join_trace_names(fitting)}; scoring on {_join_trace_names(held_out)}"
+    )
 
-    out.print("[bold]2  Fitting[/]")
-    models = {text: _fit_or_named(text, fitting, folder, out) for text in DEFAULT_PREDICTORS}
+    console.print("[bold]2  Fitting[/]")
+    models = {text: _fit_or_create(text, fitting, folder, console) for text in DEFAULT_PREDICTORS}
 
-    out.print("[bold]3  How well is the next speed predicted?[/] RMSE and MAE relative to those of the last value")
-    with out.status("scoring ..."):
+    console.print("[bold]3  How well is the next speed predicted?[/] RMSE and MAE relative to those of the last value")
+    with console.status("scoring ..."):
         board = leaderboard(models, held_out)
-    rmse = _by_job(board.per_trace, "predictor", "rmse")
+    rmse = _pivot_by_job(board.per_trace, "predictor", "rmse")
     print_frames({"All held-out jobs": board.overall, "RMSE per job": rmse}, as_json=False)
 
-    out.print("[bold]4  What would balancing have gained?[/] The same recorded speeds, other batch sizes")
-    with out.status("replaying ..."):
+    console.print("[bold]4  What would balancing have gained?[/] The same recorded speeds, other batch sizes")
+    with console.status("replaying ..."):
         replays = replay_all({text: Balanced(model) for text, model in models.items()}, held_out)
-    gains = _by_job(replays.per_trace, "scheme", "speed-up")
+    gains = _pivot_by_job(replays.per_trace, "scheme", "speed-up")
     print_frames({"All held-out jobs": replays.overall, "Speed-up over equal batches, per job": gains}, as_json=False)
 
-    live = _live(out)
-    settings = [("fitted to", _names(fitting)), ("scored and replayed on", _names(held_out))]
-    with out.status("writing the report ..."):
+    live = _run_live(console)
+    settings = [("fitted to", _join_trace_names(fitting)), ("scored and replayed on", _join_trace_names(held_out))]
+    with console.status("writing the report ..."):
         page = demo_page(
             replay_page(replays, held_out, settings=settings, command="paceline demo"),
             evaluation_page(board, models, held_out),
@@ -61,17 +63,17 @@ def run(folder: Path, out: Console) -> None:
         )
         write_page(page, folder / "report.html")
     written = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
-    out.print(f"[bold]6  Written to {folder}/[/]: {written}  ({time.perf_counter() - began:.0f} s)")
-    out.print(f"Next: open [cyan]{folder}/report.html[/]; [cyan]paceline evaluate {folder}/narx.safetensors[/]")
+    console.print(f"[bold]6  Written to {folder}/[/]: {written}  ({time.perf_counter() - began:.0f} s)")
+    console.print(f"Next: open [cyan]{folder}/report.html[/]; [cyan]paceline evaluate {folder}/narx.safetensors[/]")
 
 
-def demo_page(replayed: Page, evaluated: Page, live: ExperimentOutcome | None) -> Page:
+def demo_page(replay_report: Page, evaluation_report: Page, live_outcome: ExperimentOutcome | None) -> Page:
     """Return one page of the demo: what a replay and an evaluation found, and a training on this machine."""
-    *found, advice = replayed["verdict"]
-    sections = [*replayed["sections"][:-1], *evaluated["sections"][:-1]]
-    if live is not None:
-        sections.append(_live_section(live))
-        row = live.rows[0]
+    *found, advice = replay_report["verdict"]
+    sections = [*replay_report["sections"][:-1], *evaluation_report["sections"][:-1]]
+    if live_outcome is not None:
+        sections.append(_live_section(live_outcome))
+        row = live_outcome.rows[0]
         speed_up, half = as_text(row.speed_up, "times"), as_text(row.half_width, "ratio")
         if abs(row.speed_up - 1.0) < row.half_width:
             text = f"{speed_up} ± {half} (95%) in a real training here, with two ranks: too noisy a machine to tell."
@@ -79,8 +81,12 @@ def demo_page(replayed: Page, evaluated: Page, live: ExperimentOutcome | None) -
         else:
             text = f"as fast as equal batches in a real training here, with two ranks, one disturbed: ± {half} (95%)."
             found.append(answer("And for real?", speed_up, text))
-    about = {"kind": "demo", "title": "Paceline on recorded jobs", "verdict": [*found, evaluated["verdict"][0], advice]}
-    return {**replayed, **about, "sections": [*sections, replayed["sections"][-1]]}
+    about = {
+        "kind": "demo",
+        "title": "Paceline on recorded jobs",
+        "verdict": [*found, evaluation_report["verdict"][0], advice],
+    }
+    return {**replay_report, **about, "sections": [*sections, replay_report["sections"][-1]]}
 
 
 def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
@@ -106,39 +112,39 @@ def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
     return section("A real training on this machine", about, table("Schemes", columns, rows), chart)
 
 
-def _live(out: Console) -> ExperimentOutcome | None:
+def _run_live(console: Console) -> ExperimentOutcome | None:
     """Balance a real training on this machine, with one of its two ranks disturbed."""
     if len(os.sched_getaffinity(0)) < 2:
-        out.print("[bold]5  A real training, balanced[/]: left out, as two ranks need two cores")
+        console.print("[bold]5  A real training, balanced[/]: left out, as two ranks need two cores")
         return None
     contention = "quota" if can_set_quotas() else "hogs"
-    out.print("[bold]5  A real training, balanced[/] Two ranks, equal batches and balanced ones in turns")
-    with out.status("training ..."):
+    console.print("[bold]5  A real training, balanced[/] Two ranks, equal batches and balanced ones in turns")
+    with console.status("training ..."):
         outcome = experiment(Setting(contention=contention, rounds=3, seconds=2.0))
-    out.print(outcome_table(outcome))
+    console.print(outcome_table(outcome))
     return outcome
 
 
-def _fit_or_named(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
-    predictor = named(text)
+def _fit_or_create(predictor_name: str, traces: list[Trace], folder: Path, console: Console) -> FleetPredictor:
+    predictor = named(predictor_name)
     # comes fitted, to these jobs among others
-    if text == "auto":
-        out.print(f"   {text}: as shipped")
+    if predictor_name == "auto":
+        console.print(f"   {predictor_name}: as shipped")
         return predictor
-    path = folder / f"{text.replace(':', '-').replace('=', '-').replace('()', 'none')}.safetensors"
-    with out.status(f"   fitting {text} ..."):
+    path = folder / f"{predictor_name.replace(':', '-').replace('=', '-').replace('()', 'none')}.safetensors"
+    with console.status(f"   fitting {predictor_name} ..."):
         began = time.perf_counter()
         predictor = fit(predictor, traces)
-        save_model(predictor, path, fitted_on=_names(traces))
-    out.print(f"   {text}: {time.perf_counter() - began:.1f} s, {path}")
+        save_model(predictor, path, fitted_on=_join_trace_names(traces))
+    console.print(f"   {predictor_name}: {time.perf_counter() - began:.1f} s, {path}")
     return predictor
 
 
-def _names(traces: list[Trace]) -> str:
+def _join_trace_names(traces: list[Trace]) -> str:
     return ", ".join(trace.name for trace in traces)
 
 
-def _by_job(table: pd.DataFrame, row_column: str, value_column: str) -> pd.DataFrame:
+def _pivot_by_job(table: pd.DataFrame, row_column: str, value_column: str) -> pd.DataFrame:
     """Pivot a tidy table: one row per predictor or scheme, and one column per job."""
     wide = table.pivot(index=row_column, columns="trace", values=value_column)
     return wide.sort_values(list(wide.columns)[:1], ascending=value_column == "rmse").reset_index()

@@ -46,19 +46,19 @@ def fit(
     if model.suffix != ".safetensors":
         raise ValueError(f"--out must end in .safetensors, got {model}")
     require_writable(model)
-    unfitted = sources.predictor(predictor)
+    unfitted = sources.load_predictor(predictor)
     if isinstance(unfitted, PredictorAdapter):
         raise ValueError(
             f"{predictor} cannot be saved in a model file, as its class does not inherit from FleetPredictor: pass "
             "it to evaluate or replay, which fit it first"
         )
-    source = sources.source(traces, "fit", strict=strict, options=options)
+    source = sources.fit_source(traces, "fit", strict=strict, options=options)
     together = "TORCHELASTIC_RUN_ID" in os.environ
     first = not together or os.environ.get("RANK") == "0"
     fitted = fit(
         unfitted,
         source,
-        start=None if start is None else sources.predictor(start),
+        start=None if start is None else sources.load_predictor(start),
         hold_out=hold_out,
         progress=first,
         device=device,

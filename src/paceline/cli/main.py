@@ -23,7 +23,7 @@ from paceline.cli.live import live
 from paceline.cli.output import (
     AsJson,
     Options,
-    ToPage,
+    ReportPath,
     command_line,
     err,
     out,
@@ -81,21 +81,21 @@ Traces = Annotated[
     ),
 ]
 Warmup = Annotated[int, typer.Option(help="Iterations at the start of each trace that are not scored.")]
-KINDS = "Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
+PREDICTOR_HELP = "Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
 Predictors = Annotated[
-    list[str] | None, typer.Argument(help=f"{KINDS}\\[default: last-value, ewma, narx, arima, mixture, auto]")
+    list[str] | None, typer.Argument(help=f"{PREDICTOR_HELP}\\[default: last-value, ewma, narx, arima, mixture, auto]")
 ]
-Evaluated = Annotated[list[str] | None, typer.Argument(help=f"{KINDS}\\[default: every kind]")]
+EvaluatedPredictors = Annotated[list[str] | None, typer.Argument(help=f"{PREDICTOR_HELP}\\[default: every kind]")]
 
 
 @app.command()
 def evaluate(
-    predictors: Evaluated = None,
+    predictors: EvaluatedPredictors = None,
     traces: Traces = None,
     fit_on: FitTraces = None,
     options: Options = None,
     warmup: Warmup = 50,
-    to_page: ToPage = None,
+    report_path: ReportPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare predictors one step ahead on traces they were not fitted to: all predictors, or the named ones.
@@ -110,21 +110,21 @@ def evaluate(
     """
     from paceline.eval import leaderboard
 
-    require_page(to_page)
+    require_page(report_path)
     scored, models, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on, options)
     with show_activity(f"scoring {len(models)} predictors on {len(scored)} traces"):
         board = leaderboard(models, scored, warmup=warmup)
-    if to_page:
+    if report_path:
         from paceline.report import evaluation_page
 
         with show_activity(f"forecasting once more with {board.overall['predictor'][0]}"):
             page = evaluation_page(
-                board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=command_line()
+                board, models, scored, warmup=warmup, settings=_fit_settings(traces, fit_on), command=command_line()
             )
     tables = {"overall": board.overall, "leads": board.leads(), "per trace": board.per_trace}
     print_frames({**tables, "skipped": skipped}, as_json)
-    if to_page:
-        write_page(page, to_page)
+    if report_path:
+        write_page(page, report_path)
 
 
 @app.command()
@@ -135,7 +135,7 @@ def replay(
     options: Options = None,
     warmup: Warmup = 50,
     batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration over all workers.")] = None,
-    to_page: ToPage = None,
+    report_path: ReportPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight.
@@ -146,7 +146,7 @@ def replay(
     from paceline.eval import replay as replay_trace
     from paceline.eval.backtest import traces_by_name
 
-    require_page(to_page)
+    require_page(report_path)
     scored, models, skipped = _traces_and_models(
         predictors or list(sources.DEFAULT_PREDICTORS), traces, fit_on, options
     )
@@ -160,14 +160,14 @@ def replay(
     for note in result.notes:
         err.print(escape(note))
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
-    if to_page:
+    if report_path:
         from paceline.report import replay_page
 
-        settings = [("warm-up, not scored", f"{warmup} iterations"), *_fitted_on(traces, fit_on)]
-        write_page(replay_page(result, scored, settings=settings, command=command_line()), to_page)
+        settings = [("warm-up, not scored", f"{warmup} iterations"), *_fit_settings(traces, fit_on)]
+        write_page(replay_page(result, scored, settings=settings, command=command_line()), report_path)
 
 
-def _fitted_on(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:
+def _fit_settings(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:
     return [
         ("traces", ", ".join(traces or ["the recorded held-out jobs"])),
         ("fitted to", ", ".join(fit_on or ["the recorded jobs to fit"])),
@@ -179,9 +179,9 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("demo-output"),
 ) -> None:
     """Run the demo on the recorded jobs: fit, compare, replay, and write one report."""
-    from paceline.cli.demo import run
+    from paceline.cli.demo import run_demo
 
-    run(folder, out)
+    run_demo(folder, out)
 
 
 def _join_lines(text: str) -> str:
@@ -203,7 +203,7 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            app(_one_option_each(sys.argv[1:]))
+            app(_repeat_option_names(sys.argv[1:]))
     except Exception as error:
         place = sources.user_location(error)
         if not place and not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
@@ -214,12 +214,12 @@ def main() -> None:
         sys.exit(2)
 
 
-def _one_option_each(words: list[str]) -> list[str]:
+def _repeat_option_names(arguments: list[str]) -> list[str]:
     """Return the words of a command line with ``--with a=1 b=2`` written as ``--with a=1 --with b=2``."""
     written: list[str] = []
-    for place, word in enumerate(words):
+    for place, word in enumerate(arguments):
         if word == "--":  # what follows is another command
-            return written + words[place:]
+            return written + arguments[place:]
         if len(written) > 1 and written[-2] == "--with" and re.match(r"[A-Za-z_]\w*=", word):
             written.append("--with")
         written.append(word)
@@ -235,13 +235,13 @@ def _show_warning(message: Warning | str, *where: object, **more: object) -> Non
 
 
 def _traces_and_models(
-    texts: list[str], traces: list[str] | None, fit_on: list[str] | None, options: list[str] | None = None
+    predictor_names: list[str], traces: list[str] | None, fit_on: list[str] | None, options: list[str] | None = None
 ) -> tuple[list[Trace], dict[str, FleetPredictor], pd.DataFrame]:
     """Return the traces to score, the fitted predictors, and skipped ones with reasons."""
     import pandas as pd
 
     scored, fitted_on = (
-        sources.traces(names, split, options) for names, split in ((traces, "held-out"), (fit_on, "fit"))
+        sources.load_traces(names, split, options) for names, split in ((traces, "held-out"), (fit_on, "fit"))
     )
     both = sorted({trace.name for trace in scored} & {trace.name for trace in fitted_on})
     if both and not fit_on:
@@ -251,9 +251,9 @@ def _traces_and_models(
         )
     models: dict[str, FleetPredictor] = {}
     missing: dict[str, ImportError] = {}
-    for text in texts:
+    for text in predictor_names:
         with show_activity(f"fitting {text}") as update:
-            model = sources.predictor(text)
+            model = sources.load_predictor(text)
             try:
                 models[text] = _fit_unless_saved(text, model, scored, fitted_on, update)
             except ImportError as error:
@@ -265,19 +265,25 @@ def _traces_and_models(
 
 
 def _fit_unless_saved(
-    text: str, model: FleetPredictor, scored: list[Trace], fitted_on: list[Trace], update: Callable[[str], None]
+    predictor_name: str,
+    model: FleetPredictor,
+    scored_traces: list[Trace],
+    fit_traces: list[Trace],
+    update_status: Callable[[str], None],
 ) -> FleetPredictor:
     """Return a fitted predictor; that of a model file as it is, with a warning if it was fitted to a scored trace."""
     # Covariates that no trace has would silently change nothing.
-    there = sorted({name for trace in scored for name in trace.covariate_names})
+    there = sorted({name for trace in scored_traces for name in trace.covariate_names})
     if lacks := [name for name in getattr(model, "covariates", None) or () if name not in there]:
-        raise ValueError(f"{text} names covariates {lacks}, which no trace has: choose from {there}")
-    if not sources.is_model(text):
-        return fit_to(model, fitted_on, progress=lambda done: update(f"fitting {text}, {progress_line(done)}"))
-    fitted = set(str(describe_model(text)["fitted_on"]).split(", "))
-    if same := sorted(fitted & {trace.name for trace in scored}):
+        raise ValueError(f"{predictor_name} names covariates {lacks}, which no trace has: choose from {there}")
+    if not sources.is_model_file(predictor_name):
+        return fit_to(
+            model, fit_traces, progress=lambda done: update_status(f"fitting {predictor_name}, {progress_line(done)}")
+        )
+    fitted = set(str(describe_model(predictor_name)["fitted_on"]).split(", "))
+    if same := sorted(fitted & {trace.name for trace in scored_traces}):
         err.print(
-            f"{escape(text)} was fitted to traces called {escape(to_printable(str(same)))}; a model file "
+            f"{escape(predictor_name)} was fitted to traces called {escape(to_printable(str(same)))}; a model file "
             "stores only names, so if these are the same traces, its scores here are too good"
         )
     return model

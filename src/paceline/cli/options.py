@@ -31,7 +31,7 @@ DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:covariates=()", "narx", "arima
 
 def find_traces(name: str, file_format: str | None = None, options: Sequence[str] | None = None) -> Iterator[Trace]:
     """Yield the trace of a recorded job's name, or the traces of a file or a folder of any format."""
-    path, known = Path(name), options_of(options)
+    path, known = Path(name), parse_options(options)
     if path.exists():
         yield from readers.iter_traces(path, file_format, **known)
     elif name in recorded.names():
@@ -45,7 +45,7 @@ def find_traces(name: str, file_format: str | None = None, options: Sequence[str
         )
 
 
-def options_of(texts: Sequence[str] | None) -> dict[str, Any]:
+def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
     """Return the options of a format, as ``--with`` gives them: numbers, booleans, texts, or ``workers``, a list."""
     options: dict[str, Any] = {}
     for text in texts or ():
@@ -59,7 +59,7 @@ def options_of(texts: Sequence[str] | None) -> dict[str, Any]:
     return options
 
 
-def traces(names: Sequence[str] | None, split: str, options: Sequence[str] | None = None) -> list[Trace]:
+def load_traces(names: Sequence[str] | None, split: str, options: Sequence[str] | None = None) -> list[Trace]:
     """Return all traces of those named, or the recorded ones of a split when none is named.
 
     ``options`` are those of the format of named files. Traces of different files that have the same name are named by
@@ -67,7 +67,7 @@ def traces(names: Sequence[str] | None, split: str, options: Sequence[str] | Non
     """
     if not names:
         return recorded.load_split(split)
-    known, found = options_of(options), list[tuple[Trace, Path | None]]()
+    known, found = parse_options(options), list[tuple[Trace, Path | None]]()
     files: dict[str, set[Path]] = {}
     for name in names:
         if not Path(name).exists():
@@ -91,7 +91,7 @@ def _named_by_path(trace: Trace, file: Path, other_files: set[Path]) -> Trace:
     return replace(trace, meta={**trace.meta, "job": name})
 
 
-def source(
+def fit_source(
     names: Sequence[str] | None, split: str, *, strict: bool = False, options: Sequence[str] | None = None
 ) -> Source:
     """Return the traces to fit to: recorded ones, files and folders, of which files are read one by one."""
@@ -99,23 +99,23 @@ def source(
     for name in names or ():
         is_place = "://" in name or Path(name).exists()
         found_traces += [name] if is_place else list(find_traces(name))
-    return Source(found_traces or recorded.load_split(split), strict=strict, options=options_of(options))
+    return Source(found_traces or recorded.load_split(split), strict=strict, options=parse_options(options))
 
 
-def is_model(text: str) -> bool:
+def is_model_file(text: str) -> bool:
     """Return whether a text names the file of a fitted model."""
     return text.endswith(".safetensors")
 
 
-def predictor(text: str) -> FleetPredictor:
+def load_predictor(text: str) -> FleetPredictor:
     """Return a predictor: a model file, a name with arguments (``ewma:smoothing=0.5``), or a class of the user's."""
-    if is_model(text):
+    if is_model_file(text):
         return load_model(text)
-    found = NAMED.fullmatch(text)
+    found = CLASS_PATTERN.fullmatch(text)
     return named(text) if found is None else _user_predictor(found)
 
 
-NAMED = re.compile(r"(?P<module>[^:]+\.py|\w[\w.]*):(?P<name>[A-Za-z_]\w*)(?::(?P<arguments>.*))?")
+CLASS_PATTERN = re.compile(r"(?P<module>[^:]+\.py|\w[\w.]*):(?P<name>[A-Za-z_]\w*)(?::(?P<arguments>.*))?")
 """A module, a class and its arguments. Arguments hold ``=``, so ``ewma:smoothing=0.5`` is none of these."""
 
 
@@ -123,20 +123,20 @@ files: set[str] = set()
 """The files of a user's own modules that were run."""
 
 
-def _user_predictor(found: re.Match[str]) -> FleetPredictor:
-    module = import_module(found["module"])
-    kind = getattr(module, found["name"], None)
+def _user_predictor(match: re.Match[str]) -> FleetPredictor:
+    module = import_module(match["module"])
+    kind = getattr(module, match["name"], None)
     if not inspect.isclass(kind):
         classes = [name for name, thing in vars(module).items() if inspect.isclass(thing)]
-        raise ValueError(f"{found['module']} has no class {found['name']!r}; it has {classes}")
-    arguments = found["arguments"] or ""
+        raise ValueError(f"{match['module']} has no class {match['name']!r}; it has {classes}")
+    arguments = match["arguments"] or ""
     if issubclass(kind, FleetPredictor):
         return build_predictor(kind, arguments)
     made: Any = kind()
     missing = missing_members(made)
     if arguments or missing:
         lacks = f"it lacks {missing}" if missing else "only classes that inherit from FleetPredictor take arguments"
-        raise ValueError(f"{found[0]} must implement paceline.predictors.Predictor: {lacks}")
+        raise ValueError(f"{match[0]} must implement paceline.predictors.Predictor: {lacks}")
     return as_fleet_predictor(made)
 
 
@@ -156,7 +156,7 @@ def import_module(name: str) -> ModuleType:
         sys.path.insert(0, folder)
     try:
         if name.endswith(".py"):
-            return _run(Path(name))
+            return _run_file(Path(name))
         if (spec := importlib.util.find_spec(name)) is None:
             raise ModuleNotFoundError(name=name)
         files.add(str(spec.origin))
@@ -173,11 +173,11 @@ def import_module(name: str) -> ModuleType:
         ) from error
 
 
-def _run(file: Path) -> ModuleType:
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no file {file}")
-    name = f"own_{file.stem}"  # never that of another module: a file may be called random.py
-    spec = importlib.util.spec_from_file_location(name, file)
+def _run_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    name = f"own_{path.stem}"  # never that of another module: a file may be called random.py
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "its name ends in .py"
     assert spec.loader is not None, "it is a file"
     module = importlib.util.module_from_spec(spec)

@@ -69,7 +69,7 @@ Options = Annotated[
 RunSource = Annotated[
     Path, typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken.")
 ]
-ToPage = Annotated[Path | None, typer.Option("--report", help="The .html page to write.")]
+ReportPath = Annotated[Path | None, typer.Option("--report", help="The .html page to write.")]
 
 
 @contextmanager
@@ -106,23 +106,23 @@ def print_rows(title: str, rows: Sequence[Mapping[Any, Any]], as_json: bool = Fa
         {to_printable(str(key)): to_printable(one) if isinstance(one, str) else one for key, one in row.items()}
         for row in rows
     ]
-    for k, part in enumerate(_fitting(shown, out.width)):
+    for k, part in enumerate(_split_columns(shown, out.width)):
         table = Table(title=f"{title}, continued" if k else title, title_justify="left", title_style="bold")
         for key, value in part[0].items():
             number = isinstance(value, (int, float))
             widest = 0 if number or table.columns else min(24, max(len(str(row[key])) for row in part))
             table.add_column(key, justify="right" if number else "left", min_width=widest)
         for row in part:
-            table.add_row(*map(_cell, row.values()))
+            table.add_row(*map(_format_cell, row.values()))
         out.print(table)
 
 
-def _fitting(rows: list[dict[str, Any]], width: int) -> list[list[dict[str, Any]]]:
+def _split_columns(rows: list[dict[str, Any]], width: int) -> list[list[dict[str, Any]]]:
     """Divide rows that are wider than the terminal into tables that fit, each with the columns that name a row."""
     columns = list(rows[0])
     texts = next((k for k, key in enumerate(columns) if not isinstance(rows[0][key], str)), len(columns))
     keys, others = (columns[:2], columns[2:]) if texts == 2 else (columns[:1], columns[1:])
-    wide = {key: 3 + max(len(key), *(len(_cell(row[key])) for row in rows)) for key in rows[0]}
+    wide = {key: 3 + max(len(key), *(len(_format_cell(row[key])) for row in rows)) for key in rows[0]}
     parts = [[*keys]]
     for key in others:
         if len(parts[-1]) > len(keys) and 1 + sum(wide[one] for one in (*parts[-1], key)) > width:
@@ -131,7 +131,7 @@ def _fitting(rows: list[dict[str, Any]], width: int) -> list[list[dict[str, Any]
     return [[{key: row[key] for key in part} for row in rows] for part in parts]
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     """Return a cell's text: four digits of a number, and a dash for one that is not known."""
     if isinstance(value, float):
         return f"{value:.4g}" if value == value else "-"

@@ -72,13 +72,15 @@ def profile(
     out.print(escape(f"written to {target}"), soft_wrap=True)
 
 
-def _load_make_step(text: str) -> MakeStep:
-    from paceline.cli.options import NAMED, import_module
+def _load_make_step(function_path: str) -> MakeStep:
+    from paceline.cli.options import CLASS_PATTERN, import_module
     from paceline.training.profile import StepError
 
-    found = NAMED.fullmatch(text)
+    found = CLASS_PATTERN.fullmatch(function_path)
     if found is None or found["arguments"] is not None:
-        raise StepError(f"the model must be named like package.module:make_step or my_file.py:make_step, got {text!r}")
+        raise StepError(
+            f"the model must be named like package.module:make_step or my_file.py:make_step, got {function_path!r}"
+        )
     module = import_module(found["module"])
     make_step: MakeStep | None = getattr(module, found["name"], None)
     if not callable(make_step):

@@ -34,9 +34,9 @@ def watch(
     """
     if every <= 0:
         raise ValueError(f"--every must be above 0 seconds, got {every:g}")
-    watched = Watched(source)
+    watched = FollowedRun(source)
     if once or not out.on_terminal:
-        picture = watched.picture()
+        picture = watched.render()
         if isinstance(picture, Panel):
             picture.expand = out.on_terminal  # a file has no width to fill
         out.print(picture)
@@ -47,7 +47,7 @@ def watch(
         with Live(console=out, auto_refresh=False) as live:
             while True:
                 try:
-                    live.update(watched.picture(), refresh=True)
+                    live.update(watched.render(), refresh=True)
                 except FileNotFoundError:
                     live.update(Text(f"waiting for {to_printable(str(source))} ..."), refresh=True)
                 time.sleep(every)
@@ -55,7 +55,7 @@ def watch(
         return
 
 
-class Watched:
+class FollowedRun:
     """The watched run: the given file, or the file of a folder that was written to last."""
 
     def __init__(self, source: Path) -> None:
@@ -63,7 +63,7 @@ class Watched:
         self._reader: RunReader | None = None
         self._last_arrival: float | None = None
 
-    def picture(self) -> RenderableType:
+    def render(self) -> RenderableType:
         """Return the picture of the run now; raise ``FileNotFoundError`` if there is no file yet."""
         from paceline.recording import AsyncRun, RunReader, newest
 
@@ -86,19 +86,19 @@ class Watched:
             silent_seconds = max(time.time() - last_time, 0.0) if seen is None else time.monotonic() - seen
         ended = ", ended" if reader.ended else ""
         if isinstance(run, AsyncRun):
-            return async_view(run, f"{count(len(reader), 'round')} recorded{ended}", silent_seconds)
-        return view(run, f"{count(len(reader), 'iteration')} recorded{ended}", silent_seconds)
+            return async_run_panel(run, f"{count(len(reader), 'round')} recorded{ended}", silent_seconds)
+        return run_panel(run, f"{count(len(reader), 'iteration')} recorded{ended}", silent_seconds)
 
 
 LEVELS, ABOVE = "▁▂▃▄▅▆▇", "█"
 
 
-def bars(values: Array, width: int = 60) -> tuple[str, float]:
+def sparkline(values: Array, width: int = 60) -> tuple[str, float]:
     """Return numbers as a row of bars, neighbors averaged if there are too many, and the value at their top.
 
     Bars begin at 0; values above the top have their own mark. NaN if nothing is known.
 
-    >>> bars(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
+    >>> sparkline(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
     ('▃▆▆ ▆▆█', 2.52)
     """
     means_B = [finite_mean(part) for part in np.array_split(values, min(width, len(values)))]
@@ -132,36 +132,36 @@ def format_percent(share: float) -> str:
     return percent(share) if share <= 10 else ">1000%"
 
 
-RECENT = 20
+RECENT_ITERATIONS = 20
 """Number of iterations, or rounds, that a worker's row sums up."""
 
-SHOWN = 12
+MAX_WORKER_ROWS = 12
 """Most workers with a row: those that the others waited for most, and recently."""
 
 
-def view(run: Run, recorded: str, silent_seconds: float) -> Panel:
+def run_panel(run: Run, subtitle: str, silent_seconds: float) -> Panel:
     """Return the picture of a run's last iterations: what is recorded, and how long after the last report."""
     parts: list[RenderableType] = [
         *_alarms(run, silent_seconds),  # first what may need somebody to act
         _headline(run),
         Text(),
-        *_iteration_time_bars(run),
+        *_iteration_time_sparkline(run),
         Text(),
-        *_workers(run),
+        *_workers_table(run),
         Text(),
-        changes(run, "what the balancer did, and why"),
+        decisions_table(run, "what the balancer did, and why"),
     ]
-    alarm = is_long(silent_seconds, typical_seconds(run)) or bool(run.silent_iterations.any())
-    return add_frame(parts, run.name, recorded, is_alarm=alarm)
+    alarm = is_long_silence(silent_seconds, typical_seconds(run)) or bool(run.silent_iterations.any())
+    return add_frame(parts, run.name, subtitle, is_alarm=alarm)
 
 
-def add_frame(parts: list[RenderableType], run_name: str, recorded: str, *, is_alarm: bool) -> Panel:
+def add_frame(renderables: list[RenderableType], run_name: str, subtitle: str, *, is_alarm: bool) -> Panel:
     """Return a picture's parts in a frame with the run's name, red in an alarm."""
     return Panel(
-        Group(*parts),
+        Group(*renderables),
         title=Text(short_path(run_name)),
         title_align="left",
-        subtitle=Text(recorded),
+        subtitle=Text(subtitle),
         subtitle_align="right",
         border_style="red" if is_alarm else "none",
     )
@@ -182,10 +182,10 @@ def short_path(name: str) -> str:
 
 def _alarms(run: Run, silent_seconds: float) -> Iterator[Text]:
     typical = typical_seconds(run)
-    if is_long(silent_seconds, typical):
+    if is_long_silence(silent_seconds, typical):
         before = f": one usually comes every {duration(typical)}" if typical > 0 else ""
         yield Text(f"No iteration has been reported for {duration(silent_seconds)}{before}.", style="bold red")
-        known = run.slowest[-RECENT:][run.slowest[-RECENT:] >= 0]
+        known = run.slowest[-RECENT_ITERATIONS:][run.slowest[-RECENT_ITERATIONS:] >= 0]
         if len(known) and len(run.workers) > 1:
             worker = to_printable(run.workers[int(np.bincount(known).argmax())])
             yield Text(f"The slowest until then was {worker}.", style="bold red")
@@ -213,7 +213,7 @@ def _file_alarms(run: Run | AsyncRun, record_noun: str) -> Iterator[Text]:
         yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 
-def is_long(silent_seconds: float, usual_seconds: float) -> bool:
+def is_long_silence(silent_seconds: float, usual_seconds: float) -> bool:
     """Return whether a silence is far longer than the usual time between two reports, in seconds; NaN if unknown.
 
     Less than three seconds or five usual times may be a checkpoint being written, or a slow file system.
@@ -223,7 +223,7 @@ def is_long(silent_seconds: float, usual_seconds: float) -> bool:
 
 def typical_seconds(run: Run) -> float:
     """Return the usual time between two reports in seconds, NaN if unknown."""
-    between = np.diff(run.of_fleet["time"][-RECENT - 1 :])
+    between = np.diff(run.of_fleet["time"][-RECENT_ITERATIONS - 1 :])
     if len(between):
         return float(np.median(between))
     wall = float(run.of_fleet["wall_seconds"][-1])
@@ -234,7 +234,7 @@ def typical_seconds(run: Run) -> float:
 
 
 def _headline(run: Run) -> Text:
-    recent = slice(-RECENT, None)
+    recent = slice(-RECENT_ITERATIONS, None)
     equal, wall = run.of_fleet["equal_seconds"][recent], run.of_fleet["wall_seconds"][recent]
     made = run.makespan[recent]
     known = np.isfinite(equal) & np.isfinite(made) & (equal > 0)
@@ -244,7 +244,7 @@ def _headline(run: Run) -> Text:
     text.append(
         f"  {duration(finite_median(wall))} each, {duration(finite_median(made))} of it computing on the slowest\n"
     )
-    waits = run.waiting(last=RECENT)
+    waits = run.waiting(last=RECENT_ITERATIONS)
     text.append(f"waiting {format_percent(waits.share)} of the computing time")
     text.append(f", {'saves' if saved >= 0 else 'costs'} about {format_percent(abs(saved))} against equal batches")
     if waits.is_known:
@@ -253,32 +253,32 @@ def _headline(run: Run) -> Text:
     return text
 
 
-def _iteration_time_bars(run: Run) -> Iterator[Text]:
+def _iteration_time_sparkline(run: Run) -> Iterator[Text]:
     """Yield a line that explains the bars, and the bars on their own line, because 80 columns hold no more."""
     wall = run.of_fleet["wall_seconds"]
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
-    (text_bars, top), longest = bars(seconds), float(np.fmax.reduce(seconds))
+    (text_bars, top), longest = sparkline(seconds), float(np.fmax.reduce(seconds))
     label = f"iteration time: bars end at {duration(top)}"
     label += f", {ABOVE} is longer" if ABOVE in text_bars else ""
     yield Text(label + (f"; longest {duration(longest)}" if longest > top else ""))
     yield Text(text_bars, style="cyan")
 
 
-def _workers(run: Run) -> Iterator[RenderableType]:
+def _workers_table(run: Run) -> Iterator[RenderableType]:
     table = worker_table("samples", "time", "forecast", "off by", "speed", "waits", "slowest")
     with np.errstate(divide="ignore", invalid="ignore"):
         waits_TW = run.wait_seconds / run.makespan[:, None]
     sizes_W, seconds_W, forecast_W, waits_W, error_W = (
         # Medians, as the first forecasts are far off.
-        np.array([finite_median(column) for column in rows_TW[-RECENT:].T])
+        np.array([finite_median(column) for column in rows_TW[-RECENT_ITERATIONS:].T])
         for rows_TW in (run.sizes, run.seconds, run.forecast_seconds, waits_TW, np.abs(run.forecast_error))
     )
-    slowest_T, silent_W = run.slowest[-RECENT:], run.silent_iterations
+    slowest_T, silent_W = run.slowest[-RECENT_ITERATIONS:], run.silent_iterations
     # having been waited for counts half as much 5 iterations later
     weight_T, known_T = 0.5 ** (np.arange(len(slowest_T))[::-1] / 5), slowest_T >= 0
     waited_for_W = np.bincount(slowest_T[known_T], weights=weight_T[known_T], minlength=len(run.workers))
     order = [int(w) for w in np.lexsort((waits_W, -waited_for_W, silent_W == 0)) if np.isfinite(sizes_W[w])]
-    for w in order[:SHOWN]:
+    for w in order[:MAX_WORKER_ROWS]:
         missing, share = bool(silent_W[w]), float(np.mean(slowest_T == w))
         table.add_row(
             Text(to_printable(run.workers[w]), style="bold red" if missing else ""),
@@ -291,8 +291,8 @@ def _workers(run: Run) -> Iterator[RenderableType]:
             Text(format_percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else ""),
         )
     yield table
-    if len(order) > SHOWN:  # below the table, whose first column is as narrow as the names
-        yield Text(f"{len(order) - SHOWN} others were waited for less", style="dim")
+    if len(order) > MAX_WORKER_ROWS:  # below the table, whose first column is as narrow as the names
+        yield Text(f"{len(order) - MAX_WORKER_ROWS} others were waited for less", style="dim")
 
 
 def worker_table(*columns: str) -> Table:
@@ -304,7 +304,7 @@ def worker_table(*columns: str) -> Table:
     return table
 
 
-def changes(run: Run | AsyncRun, heading: str) -> Table:
+def decisions_table(run: Run | AsyncRun, heading: str) -> Table:
     """Return what was done last, and why, with the newest line in any case."""
     table = Table.grid(padding=(0, 2))
     table.add_row("", Text(heading, style="dim"))
@@ -316,23 +316,23 @@ def changes(run: Run | AsyncRun, heading: str) -> Table:
     return table
 
 
-def async_view(run: AsyncRun, recorded: str, silent_seconds: float) -> Panel:
-    """Return the picture of an asynchronous run's last rounds, as :func:`view` does."""
+def async_run_panel(run: AsyncRun, subtitle: str, silent_seconds: float) -> Panel:
+    """Return the picture of an asynchronous run's last rounds, as :func:`run_panel` does."""
     alarms = _async_alarms(run, silent_seconds)
     parts: list[RenderableType] = [
         *alarms,
         _async_headline(run),
         Text(),
-        _async_workers(run),
+        _async_workers_table(run),
         Text(),
-        changes(run, "what happened, and why"),
+        decisions_table(run, "what happened, and why"),
     ]
-    return add_frame(parts, run.name, recorded, is_alarm=bool(alarms))
+    return add_frame(parts, run.name, subtitle, is_alarm=bool(alarms))
 
 
 def _async_alarms(run: AsyncRun, silent_seconds: float) -> list[Text]:
-    alarms, between = [], np.diff(run.seconds[-RECENT - 1 :])
-    if is_long(silent_seconds, usual_seconds=float(np.median(between)) if len(between) else 0.0):
+    alarms, between = [], np.diff(run.seconds[-RECENT_ITERATIONS - 1 :])
+    if is_long_silence(silent_seconds, usual_seconds=float(np.median(between)) if len(between) else 0.0):
         alarms.append(f"No round has been reported for {duration(silent_seconds)}.")
     if run.of_fleet["refused"][-1]:
         alarms.append(f"{count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
@@ -351,25 +351,25 @@ def _async_headline(run: AsyncRun) -> Text:
     return text
 
 
-def _async_workers(run: AsyncRun) -> Table:
+def _async_workers_table(run: AsyncRun) -> Table:
     table = worker_table("next", "staleness", "expected", "applied", "wasted", "waited", "straggler")
     rows, names = run.of_workers, set(run.stragglers[-1])
-    stale_W = np.array([finite_mean(column) for column in rows["staleness"][-RECENT:].T])
+    stale_W = np.array([finite_mean(column) for column in rows["staleness"][-RECENT_ITERATIONS:].T])
     order = np.argsort(-np.nan_to_num(stale_W, nan=-1.0), kind="stable")
-    for w in order[:SHOWN].tolist():
+    for w in order[:MAX_WORKER_ROWS].tolist():
         worker, there = run.workers[w], bool(np.isfinite(rows["sizes"][-1, w]))
         table.add_row(
             Text(to_printable(worker), style="bold red" if worker in names else ""),
             _format_samples(rows["sizes"][-1, w]) if there else "gone",
-            _versions(float(stale_W[w])),
-            _versions(float(rows["expected"][-1, w])),
+            _format_staleness(float(stale_W[w])),
+            _format_staleness(float(rows["expected"][-1, w])),
             _format_samples(last_known(rows["done"][:, w])),
             _format_samples(last_known(rows["wasted"][:, w])),
             duration(last_known(rows["waited"][:, w])),
-            format_percent(float(np.mean([worker in one for one in run.stragglers[-RECENT:]]))),
+            format_percent(float(np.mean([worker in one for one in run.stragglers[-RECENT_ITERATIONS:]]))),
         )
-    if len(order) > SHOWN:
-        table.add_row(Text(f"{len(order) - SHOWN} others are fresher", style="dim"))
+    if len(order) > MAX_WORKER_ROWS:
+        table.add_row(Text(f"{len(order) - MAX_WORKER_ROWS} others are fresher", style="dim"))
     return table
 
 
@@ -379,5 +379,5 @@ def last_known(values_R: Array) -> float:
     return float(known[-1]) if len(known) else 0.0
 
 
-def _versions(staleness: float) -> str:
+def _format_staleness(staleness: float) -> str:
     return f"{staleness:.1f}" if np.isfinite(staleness) else "-"

@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paceline._runtime import environment_with_hooks, wait_at_exit
+from paceline._runtime import environment_with_import_hooks, wait_at_exit
 from paceline.datasets.trace import Trace
 from paceline.recording.covariates import all_covariates
 from paceline.recording.merging import merge_skipping_faults
@@ -237,7 +237,7 @@ def _run_command(command: Sequence[str], folder: Path, probe_steps: int) -> int:
         "torch.optim.optimizer": "paceline.recording.launch:watch_models_without_ddp",
     }
     variables = {RECORD_FOLDER_ENV: str(folder.resolve()), PROBE_STEPS_ENV: str(probe_steps or "")}
-    with subprocess.Popen(command, env=environment_with_hooks(hooks, **variables)) as process:
+    with subprocess.Popen(command, env=environment_with_import_hooks(hooks, **variables)) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

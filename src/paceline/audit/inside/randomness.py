@@ -21,7 +21,7 @@ LIBRARY_PACKAGES = ("torch", "paceline")
 """Packages whose own generators, such as those of samplers, are left alone."""
 
 _made: list[Any] = []  # generators of the script's own
-_seeds: list[int] = []  # seeds of the SeededBlock blocks that are entered
+_seeds: list[int] = []  # seeds of the blocks that are entered
 
 
 class SeededBlock:
