@@ -111,10 +111,10 @@ def probed(world: World, rank: int, path: str) -> None:
     """Record a probe, as ``paceline record --probe`` does in every worker."""
     from torch.utils.data import BatchSampler
 
-    from paceline.recording.launch import cut_batches
+    from paceline.recording.launch import halve_alternate_blocks
 
     whole = BatchSampler.__iter__
-    cut_batches()
+    halve_alternate_blocks()
     try:
         job = Job(world, rank, attached=False)
         with Recorder(path, worker=str(rank), meta={"probe": "half"}) as recorder:

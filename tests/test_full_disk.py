@@ -58,7 +58,7 @@ def test_metrics_lose_only_what_does_not_fit(tmp_path, room, caplog):
         sink(record)
     sink.close()
     run = read_run(path)
-    assert run.of_fleet["index"].tolist() == [0, 1, 2, 3, 9, 10, 11]
+    assert run.fleet_columns["index"].tolist() == [0, 1, 2, 3, 9, 10, 11]
     assert (run.skipped_lines, run.lost_records, sink.lost_records) == (0, 5, 5)
     assert "is lost" in caplog.text
 

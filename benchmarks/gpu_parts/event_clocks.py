@@ -11,7 +11,7 @@ from place import BusyLoop, Found, Place, join, ours, run
 
 from paceline.coordinator import Policy
 from paceline.predictors import EWMA, RLS, LastValue
-from paceline.recording.torch.busy_time import BusyTimer, CUDAMarks
+from paceline.recording.torch.busy_time import BusyTimer, CUDAEvents
 
 LENGTHS = (0.001, 0.005, 0.02, 0.05)
 """Seconds of a busy loop."""
@@ -25,10 +25,10 @@ def lengths(place: Place, found: Found) -> None:
     """Time busy loops by the clock, and by synchronized wall time."""
     rows = [["busy loop, ms", "by the clock, ms", "by synchronized wall time, ms"]]
     for seconds in LENGTHS:
-        timer, told, walls = BusyTimer(CUDAMarks(torch.device(place.device))), [], []
+        timer, told, walls = BusyTimer(CUDAEvents(torch.device(place.device))), [], []
         for _ in range(STEPS):
             began = time.perf_counter()
-            timer.forward(samples=8)
+            timer.forward_begins(samples=8)
             place.busy(seconds)
             waiting = timer.gradients_ready()
             timer.gradients_summed(waiting)

@@ -217,10 +217,10 @@ def test_sink_round_trip_with_ledger(tmp_path):
     run = read_async_run(path)
     assert (run.scheme, run.bound, run.batch, run.workers) == ("ASP", None, 8, WORKERS)
     assert len(run) == len(seen)
-    np.testing.assert_array_equal(run.of_workers["staleness"], [one.staleness for one in seen])
-    assert run.of_fleet["applied"][-1] == server.sampler.applied == 240
-    assert run.of_workers["done"][-1].sum() == 240
-    assert run.of_fleet["largest"][-1] == server.ledger.largest_staleness
+    np.testing.assert_array_equal(run.worker_columns["staleness"], [one.staleness for one in seen])
+    assert run.fleet_columns["applied"][-1] == server.sampler.applied == 240
+    assert run.worker_columns["done"][-1].sum() == 240
+    assert run.fleet_columns["largest"][-1] == server.ledger.largest_staleness
     assert run.stragglers[-1] == ("worse",)
     assert "worse is a straggler: its" in " ".join(run.why)
 
@@ -230,9 +230,9 @@ def test_wasted_samples_by_kind_and_reason(tmp_path):
     server = trained(sinks(str(path)), saps(3, bound=2), bad=1)
     run = read_async_run(path)
     accounts = server.ledger.accounts.values()
-    assert run.of_workers["wasted"][-1].sum() == sum(account.wasted for account in accounts)
-    assert run.of_fleet["refused"][-1] > 0
-    assert run.of_fleet["abandoned"][-1] > 0
+    assert run.worker_columns["wasted"][-1].sum() == sum(account.wasted for account in accounts)
+    assert run.fleet_columns["refused"][-1] > 0
+    assert run.fleet_columns["abandoned"][-1] > 0
     assert run.wasted_share[-1] == pytest.approx(server.ledger.wasted_share, rel=1e-5)  # six digits are written
     told = " ".join(run.why)
     assert "Refused the push of fast: 2 of its 2 numbers are NaN" in told

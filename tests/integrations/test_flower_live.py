@@ -60,8 +60,8 @@ def test_real_processes_balance_and_resume(tmp_path):
     assert before.why[0] == "2 clients asked: equal batches, as no client has reported yet."
     assert set(after.workers) == set(before.workers)
     assert "never seen" not in after.why[0]
-    assert after.of_fleet["index"].tolist() == [2]
-    assert np.all(before.of_workers["comm_seconds"] > 0)  # round trips are measured there
+    assert after.fleet_columns["index"].tolist() == [2]
+    assert np.all(before.worker_columns["comm_seconds"] > 0)  # round trips are measured there
 
 
 @pytest.mark.checkout

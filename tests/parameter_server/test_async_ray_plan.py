@@ -28,7 +28,7 @@ def test_metrics_may_be_one_name_or_several(tmp_path, several):
     while not (work := service.pull("a")).ended:
         service.push("a", work.stamp, work.parameters)
     service.on_verdict[0].on_round[0].close()
-    assert read_async_run(path).of_fleet["applied"][-1] == 64
+    assert read_async_run(path).fleet_columns["applied"][-1] == 64
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_run_whose_clock_was_set_is_shown(tmp_path, jump):
 
     records = [replace(one, time=one.time + jump * (one.index > 4)) for one in iterations(10)]
     written(tmp_path / "run.jsonl", records).close()
-    assert read_run(tmp_path / "run.jsonl").of_fleet["index"].tolist() == list(range(10))
+    assert read_run(tmp_path / "run.jsonl").fleet_columns["index"].tolist() == list(range(10))
     shown = CliRunner().invoke(cli.app, ["watch", "--once", str(tmp_path / "run.jsonl")])
     assert shown.exit_code == 0, shown.output
     assert "10 iterations recorded" in shown.output

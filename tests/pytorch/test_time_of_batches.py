@@ -8,7 +8,7 @@ import torch
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.recording.torch.busy_time import CPUMarks
+from paceline.recording.torch.busy_time import CPUEvents
 from paceline.torch import BalancedLoader, attach
 
 SHARE, STEPS = 32, 100
@@ -29,7 +29,7 @@ class Spent:
 def train(rank, costs, pauses=(), ahead=0):
     """Train at these costs; return the sizes of every step."""
     time = Spent(rank, costs)
-    CPUMarks.mark = staticmethod(lambda: time.now)
+    CPUEvents.mark = staticmethod(lambda: time.now)
 
     class Samples(torch.utils.data.Dataset):
         def __len__(self):

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.recording.allowance import CPUSnapshot, QuotaTracker, sustained_seconds
-from paceline.recording.torch.busy_time import BusyTimer, CPUMarks
+from paceline.recording.torch.busy_time import BusyTimer, CPUEvents
 from paceline.torch import BalancedLoader, attach
 
 positive = st.floats(1e-6, 1e3)
@@ -78,7 +78,7 @@ def test_changed_quota_is_seen(tmp_path, files, quota, values):
     assert told == [0.4, 0.25, math.inf]
 
 
-class Ticking(CPUMarks):
+class Ticking(CPUEvents):
     time = 0.0
 
     def mark(self):
@@ -104,7 +104,7 @@ def test_rank_reports_work_under_quota():
 
     def step(wall, used, throttled, between):
         cpu.time, granted.cpu = cpu.time + between, granted.cpu + between
-        timer.forward(8)
+        timer.forward_begins(8)
         cpu.time, granted.cpu, granted.throttled = cpu.time + wall, granted.cpu + used, granted.throttled + throttled
         timer.gradients_summed(timer.gradients_ready())
         return timer.report().seconds

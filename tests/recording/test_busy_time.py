@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from paceline.recording.torch.busy_time import MAX_LAPS, BusyTimer, CPUMarks, Measurements
+from paceline.recording.torch.busy_time import MAX_LAPS, BusyTimer, CPUEvents, Measurements
 
 
-class CPU(CPUMarks):
+class CPU(CPUEvents):
     now = 0.0
 
     def mark(self):
@@ -36,7 +36,7 @@ class Loop:
         self.timer.load_begins()
         self.spend("load", samples, costs)
         self.timer.load_ends(*(self.processes(samples) if self.processes else ()))
-        self.timer.batch(samples)
+        self.timer.add_batch(samples)
         self.out.append(samples)
 
     def step(self, samples, costs, pause=0, body_pause=0):
@@ -48,7 +48,7 @@ class Loop:
         computed = self.last = self.out.pop(0)
         self.spend("body", computed, costs)
         self.marks.now += body_pause
-        self.timer.forward(computed)
+        self.timer.forward_begins(computed)
         self.spend("inside", computed, costs)
         wait = self.timer.gradients_ready()
         self.marks.now += 7  # for the others
@@ -139,7 +139,7 @@ class Lagging:
         return float(stop - start)
 
 
-class Unhurried(CPUMarks):
+class Unhurried(CPUEvents):
     now = 0
 
     def mark(self):
@@ -156,7 +156,7 @@ def take_steps(timer, marks, *parts):
         timer.wait_begins()
         marks.now += waited_between
         timer.wait_ends()
-        timer.forward(8)
+        timer.forward_begins(8)
         marks.now += inside
         timer.wait_begins()
         marks.now += waited
@@ -193,7 +193,7 @@ def test_a_wait_that_is_not_over_counts_as_busy():
     marks = Lagging()
     timer = BusyTimer(marks)
     take_steps(timer, marks, (0, 0, 10, 0, 0))
-    timer.forward(8)
+    timer.forward_begins(8)
     marks.now += 5
     timer.wait_begins()  # never ends
     marks.now += 7
@@ -205,13 +205,13 @@ def test_timer_micro_batches_and_uncounted_steps():
     marks = Unhurried()
     timer = BusyTimer(marks)
     for features, counts in (((1.0, 2.0), True), ((), True), ((8.0, 9.0), False)):
-        timer.forward(8, features=features, in_report=counts)
-        timer.forward(2, features=features)
+        timer.forward_begins(8, features=features, in_report=counts)
+        timer.forward_begins(2, features=features)
         timer.gradients_ready()
     assert timer.features == ()
     assert told(timer.report())[:3] == [20, 4, 2]
     assert timer.features == (2.0, 4.0)
-    timer.forward(8)
+    timer.forward_begins(8)
     timer.gradients_ready()
     timer.report()
     assert timer.features == ()
@@ -222,7 +222,7 @@ def test_collectives_in_gradient_wait_are_one_wait(marks):
     """HSDP on CPUs: several collectives wait, one after the other, before the gradients of all replicas are summed."""
     timer, own = BusyTimer(marks), []
     for _ in range(4):
-        timer.forward(8)
+        timer.forward_begins(8)
         marks.now += 10
         gradients = timer.gradients_ready()
         own.append(timer.report().seconds)
@@ -258,7 +258,7 @@ def test_lagging_device_is_reported(laps):
     """Steps of few and long kernels are launched long before the device gets to them."""
     timer, known = BusyTimer(Behind(laps)), []
     for _ in range(12 * MAX_LAPS):
-        timer.forward(8)
+        timer.forward_begins(8)
         timer.gradients_summed(timer.gradients_ready())
         report = timer.report()
         if np.isfinite(report.samples):

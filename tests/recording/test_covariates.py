@@ -9,7 +9,7 @@ import pytest
 from machine_files import made, twice
 
 from paceline.recording import ControlGroup, default_covariates, nvml_covariates
-from paceline.recording.covariates import CPUBusy, CPUQuota, Runnable, ThrottledShare, pressure_covariate
+from paceline.recording.covariates import CPUBusy, CPUQuota, RunnableTasks, ThrottledShare, pressure_covariate
 
 
 def named(name, root):
@@ -69,7 +69,7 @@ def test_pressure_of_group_else_of_machine(tmp_path):
 def test_runnable_counts_ready_processes_of_group(tmp_path):
     files = {f"proc/{pid}/stat": f"{pid} (a name) {state} 1 1" for pid, state in ((7, "R"), (8, "S"), (9, "R"))}
     made(tmp_path, {**files, "group/cgroup.procs": f"7\n8\n9\n10\n{os.getpid()}\n"})
-    covariate = Runnable(ControlGroup(tmp_path / "group", tmp_path, tmp_path), tmp_path)
+    covariate = RunnableTasks(ControlGroup(tmp_path / "group", tmp_path, tmp_path), tmp_path)
     assert covariate.sample() == 2
     (tmp_path / "proc/9/stat").write_text("9 (a name) S 1 1")
     assert covariate.sample() == 1

@@ -74,15 +74,15 @@ def test_iteration_numbers_round_trip(found):
     assert lines[0]["version"] == paceline.__version__
     assert lines[0]["units"]["all others"] == "seconds, or shares"
     for name in ("sizes", "seconds", "forecast_seconds", "comm_seconds"):
-        for row, record in zip(run.of_workers[name], found, strict=True):
+        for row, record in zip(run.worker_columns[name], found, strict=True):
             np.testing.assert_array_equal(row, seen(getattr(record, name)))
     for name in ("overhead_seconds", "wall_seconds"):
-        np.testing.assert_array_equal(run.of_fleet[name], seen([getattr(record, name) for record in found]))
-    np.testing.assert_array_equal(run.of_fleet["time"], [round(record.time, 3) for record in found])
-    np.testing.assert_array_equal(run.of_fleet["index"], [record.index for record in found])
-    np.testing.assert_array_equal(run.of_fleet["gain"], seen([record.plan.gain for record in found]))
+        np.testing.assert_array_equal(run.fleet_columns[name], seen([getattr(record, name) for record in found]))
+    np.testing.assert_array_equal(run.fleet_columns["time"], [round(record.time, 3) for record in found])
+    np.testing.assert_array_equal(run.fleet_columns["index"], [record.index for record in found])
+    np.testing.assert_array_equal(run.fleet_columns["gain"], seen([record.plan.gain for record in found]))
     np.testing.assert_array_equal(
-        run.of_fleet["equal_seconds"], seen([summary(record)["equal_seconds"] for record in found])
+        run.fleet_columns["equal_seconds"], seen([summary(record)["equal_seconds"] for record in found])
     )
     assert run.agreed.tolist() == [record.agreed for record in found]
     for line, record in zip(lines[1:], found, strict=False):
@@ -90,12 +90,12 @@ def test_iteration_numbers_round_trip(found):
     trace = run.trace()
     assert trace.meta == {"job": "mine", "source": "live run"}
     assert trace.workers == run.workers
-    np.testing.assert_array_equal(trace.start, np.tile(run.of_fleet["time"][:, None], len(run.workers)))
+    np.testing.assert_array_equal(trace.start, np.tile(run.fleet_columns["time"][:, None], len(run.workers)))
     np.testing.assert_array_equal(trace.wait_seconds, run.wait_seconds)
     if trace.comm_seconds is None:
-        assert np.isnan(run.of_workers["comm_seconds"]).all()
+        assert np.isnan(run.worker_columns["comm_seconds"]).all()
     else:
-        np.testing.assert_array_equal(trace.comm_seconds, run.of_workers["comm_seconds"])
+        np.testing.assert_array_equal(trace.comm_seconds, run.worker_columns["comm_seconds"])
 
 
 def a_round(index, acted, workers, draw):
@@ -151,11 +151,11 @@ def test_round_numbers_round_trip(acts, every):
             read_run(f"{folder}/run.jsonl")
     assert lines == wanted
     assert (run.scheme, run.bound, run.batch) == ("SaPS", found[-1].bound, 16) or len(found) > 1
-    np.testing.assert_array_equal(run.of_fleet["time"], [round(one.time, 3) for one in found])
-    np.testing.assert_array_equal(run.seconds, run.of_fleet["time"] - run.of_fleet["time"][0])
-    for name in run.of_fleet.keys() - {"time"}:
-        np.testing.assert_array_equal(run.of_fleet[name], seen([getattr(one, name) for one in found]))
-    for name, rows in run.of_workers.items():
+    np.testing.assert_array_equal(run.fleet_columns["time"], [round(one.time, 3) for one in found])
+    np.testing.assert_array_equal(run.seconds, run.fleet_columns["time"] - run.fleet_columns["time"][0])
+    for name in run.fleet_columns.keys() - {"time"}:
+        np.testing.assert_array_equal(run.fleet_columns[name], seen([getattr(one, name) for one in found]))
+    for name, rows in run.worker_columns.items():
         for row, one in zip(rows, found, strict=True):
             np.testing.assert_array_equal(row[: len(one.workers)], seen(getattr(one, name)))
     assert run.acted == tuple(acts)

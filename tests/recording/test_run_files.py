@@ -18,7 +18,7 @@ from recorded_runs import iterations, written
 
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
-from paceline.recording import JsonLines, RunReader, newest, read_run, summary
+from paceline.recording import JsonLines, RunReader, newest_run_file, read_run, summary
 from paceline.recording.records import Iteration
 
 
@@ -61,7 +61,7 @@ def test_resumed_run_continues_after_cut_line(tmp_path):
     assert len(read_run(path)) == 3
     written(path, iterations(2, workers=("gpu0", "gpu1", "gpu2"), speeds=(1000.0, 500.0, 500.0), first=3)).close()
     run = read_run(path)
-    assert run.of_fleet["index"].tolist() == [0, 1, 2, 3, 4]
+    assert run.fleet_columns["index"].tolist() == [0, 1, 2, 3, 4]
     assert run.workers == ("gpu0", "gpu1", "gpu2")
     assert np.isnan(run.sizes[:3, 2]).all()
     assert np.isfinite(run.sizes[3:]).all()
@@ -76,7 +76,7 @@ def test_reader_follows_growing_and_new_files(tmp_path):
     for record in iterations(3, first=2):
         sink(record)
     assert reader.poll() == 3
-    assert reader.run().of_fleet["index"].tolist() == [0, 1, 2, 3, 4]
+    assert reader.run().fleet_columns["index"].tolist() == [0, 1, 2, 3, 4]
     sink.close()
     path.unlink()
     written(path, iterations(1)).close()
@@ -102,14 +102,14 @@ def test_a_file_that_is_no_run_is_refused_by_name(tmp_path, content, sentence):
 
 def test_the_newest_file_of_a_folder_is_found(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no \.jsonl file"):
-        newest(tmp_path)
+        newest_run_file(tmp_path)
     for age, name in enumerate(("new.jsonl", "old.jsonl")):
         written(tmp_path / name, iterations(1)).close()
         import os
 
         os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
-    assert newest(tmp_path).name == "new.jsonl"
-    assert newest(tmp_path / "old.jsonl").name == "old.jsonl"
+    assert newest_run_file(tmp_path).name == "new.jsonl"
+    assert newest_run_file(tmp_path / "old.jsonl").name == "old.jsonl"
 
 
 LARGE = """
@@ -201,7 +201,7 @@ def test_reader_sees_replaced_files(runs):
             reader.poll()
             seen, held = reader.run(), read_run(path)
             assert seen.workers == held.workers
-            np.testing.assert_array_equal(seen.of_fleet["index"], held.of_fleet["index"])
+            np.testing.assert_array_equal(seen.fleet_columns["index"], held.fleet_columns["index"])
             np.testing.assert_array_equal(seen.seconds, held.seconds)
 
 
@@ -263,7 +263,7 @@ def test_interleaved_lines_read_by_own_header(tmp_path):
     path = tmp_path / "both.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in mixed))
     run = read_run(path)
-    index = run.of_fleet["index"]
+    index = run.fleet_columns["index"]
     for w, worker in enumerate(run.workers):
         of_worker = np.isfinite(run.seconds[:, w])
         assert set(index[of_worker]) <= {float(worker.partition("-")[0])}

@@ -200,7 +200,7 @@ def test_own_communication_hook_is_timed(tmp_path, alone):
     model, optimizer = linear()
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
     with Recorder(tmp_path / "rank0.jsonl", "0") as recorder, watch(wrapped, optimizer, recorder) as watching:
-        wrapped.register_comm_hook(None, watching.timed(doubled))
+        wrapped.register_comm_hook(None, watching.time_hook(doubled))
         for _ in range(3):
             train(wrapped, optimizer)
     assert torch.equal(model.weight.grad, torch.full((1, 4), 16.0))
@@ -216,7 +216,7 @@ def test_earlier_hook_is_not_replaced_silently(tmp_path, alone):
     with (
         Recorder(tmp_path / "0.jsonl", "0") as recorder,
         watch(wrapped, optimizer, recorder),
-        pytest.raises(RuntimeError, match=r"register `watching\.timed\(hook\)`"),
+        pytest.raises(RuntimeError, match=r"register `watching\.time_hook\(hook\)`"),
     ):
         train(wrapped, optimizer)
 

@@ -170,7 +170,7 @@ def written(path, lines, workers=("gpu0", "gpu1")):
 def looks(run, silent=0.0):
     """Return how a run looks so many seconds after its last line, in plain text without the frame."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(time, "time", lambda: run.of_fleet["time"][-1] + silent)
+        patched.setattr(time, "time", lambda: run.fleet_columns["time"][-1] + silent)
         done = CliRunner().invoke(cli.app, ["watch", "--once", run.name])
     assert done.exit_code == 0, done.output
     return "\n".join(text.strip("│╭╮╰╯─ ") for text in done.output.splitlines())
@@ -329,7 +329,7 @@ def test_broken_header_makes_workers_unknown(tmp_path, bad):
     path = tmp_path / "run.jsonl"
     path.write_text("\n".join([json.dumps(HEADER), line(0), header, line(1), json.dumps(HEADER), line(2)]) + "\n")
     run = read_run(path)
-    assert run.of_fleet["index"].tolist() == [0, 2]
+    assert run.fleet_columns["index"].tolist() == [0, 2]
     assert run.skipped_lines == 2
     path.write_text(header + "\n")
     with pytest.raises(ValueError, match="its first line must be a JSON object with paceline_run"):

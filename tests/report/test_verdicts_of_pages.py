@@ -77,7 +77,7 @@ def test_run_verdict_states_its_numbers(tmp_path):
     share = (run.makespan[:, None] - run.seconds).sum() / (4 * run.makespan.sum())
     assert waits["headline"] == as_text(share, "percent")
     saved = verdict["What did balancing save?"]
-    equal = run.of_fleet["equal_seconds"]
+    equal = run.fleet_columns["equal_seconds"]
     assert f": {as_text(np.sum(equal - run.makespan), 'seconds')}, by {run.acted.sum()} changes of" in saved["text"]
     assert saved["headline"] == as_text(1 - run.makespan.sum() / equal.sum(), "percent")
 
@@ -86,7 +86,7 @@ def test_run_verdict_states_its_numbers(tmp_path):
 def test_gantt_shows_iterations_of_best_change(tmp_path):
     run = slowed_run(tmp_path / "run.jsonl", NAMES)
     before, after = (block_of(run_page(run), title) for title in ("Before", "After"))
-    best = int(np.argmax(np.where(run.acted, run.of_fleet["gain"], -1)))
+    best = int(np.argmax(np.where(run.acted, run.fleet_columns["gain"], -1)))
     assert f"{best - 7} to {best}." in before["about"]
     assert before["until"] == after["until"]
     for chart, rows in ((before, slice(best - 7, best + 1)), (after, slice(best + 1, best + 9))):
@@ -112,8 +112,8 @@ def test_the_next_step_names_a_silent_worker_first(tmp_path):
 def test_uneven_samples_are_told_from_uneven_workers(tmp_path):
     run = slowed_run(tmp_path / "run.jsonl", NAMES, at=120)
     work_TW = np.random.default_rng(0).uniform(0.2, 2.0, run.sizes.shape)
-    run.of_workers["work"][:] = work_TW
-    run.of_workers["seconds"][:] = work_TW
+    run.worker_columns["work"][:] = work_TW
+    run.worker_columns["seconds"][:] = work_TW
     assert verdict_of(run_page(run))["What next?"]["headline"] == "Even out the samples"
 
 

@@ -21,12 +21,12 @@ def report(
     The page needs no other file and no network.
     [cyan]paceline evaluate[/] and [cyan]replay[/] write such a page with [cyan]--report[/].
     """
-    from paceline.recording import newest, read_run
+    from paceline.recording import newest_run_file, read_run
     from paceline.report import run_page
     from paceline.report.page import require_page, write_page
 
     require_page(target)
-    run = read_run(newest(source))
+    run = read_run(newest_run_file(source))
     write_page(run_page(run, command=command_line()), target)
     skipped = f"; {count(run.skipped_lines, 'line')} could not be read and were skipped" if run.skipped_lines else ""
     holds = f"{len(run)} iterations of {len(run.workers)} workers{skipped}"

@@ -65,9 +65,9 @@ class FollowedRun:
 
     def render(self) -> RenderableType:
         """Return the picture of the run now; raise ``FileNotFoundError`` if there is no file yet."""
-        from paceline.recording import AsyncRun, RunReader, newest
+        from paceline.recording import AsyncRun, RunReader, newest_run_file
 
-        path = newest(self._source)
+        path = newest_run_file(self._source)
         if self._reader is None or self._reader.path != path:
             self._reader, self._last_arrival = RunReader(path, keep=2000), None
             self._reader.poll()
@@ -81,7 +81,7 @@ class FollowedRun:
         if not reader.ended:
             # By this process's own clock, once it has seen a line arrive. Until then by the writer's, which on another
             # host may be ahead or behind.
-            last_time = run.of_fleet["time"][-1]
+            last_time = run.fleet_columns["time"][-1]
             seen = self._last_arrival
             silent_seconds = max(time.time() - last_time, 0.0) if seen is None else time.monotonic() - seen
         ended = ", ended" if reader.ended else ""
@@ -223,10 +223,10 @@ def is_long_silence(silent_seconds: float, usual_seconds: float) -> bool:
 
 def typical_seconds(run: Run) -> float:
     """Return the usual time between two reports in seconds, NaN if unknown."""
-    between = np.diff(run.of_fleet["time"][-RECENT_ITERATIONS - 1 :])
+    between = np.diff(run.fleet_columns["time"][-RECENT_ITERATIONS - 1 :])
     if len(between):
         return float(np.median(between))
-    wall = float(run.of_fleet["wall_seconds"][-1])
+    wall = float(run.fleet_columns["wall_seconds"][-1])
     return wall if np.isfinite(wall) else float(run.makespan[-1])
 
 
@@ -235,12 +235,12 @@ def typical_seconds(run: Run) -> float:
 
 def _headline(run: Run) -> Text:
     recent = slice(-RECENT_ITERATIONS, None)
-    equal, wall = run.of_fleet["equal_seconds"][recent], run.of_fleet["wall_seconds"][recent]
+    equal, wall = run.fleet_columns["equal_seconds"][recent], run.fleet_columns["wall_seconds"][recent]
     made = run.makespan[recent]
     known = np.isfinite(equal) & np.isfinite(made) & (equal > 0)
     saved = 1.0 - made[known].sum() / equal[known].sum() if known.any() else 0.0
     # Medians, because one checkpoint among the iterations would dominate a mean.
-    text = Text.assemble((f"iteration {run.of_fleet['index'][-1]:.0f}", "bold"))
+    text = Text.assemble((f"iteration {run.fleet_columns['index'][-1]:.0f}", "bold"))
     text.append(
         f"  {duration(finite_median(wall))} each, {duration(finite_median(made))} of it computing on the slowest\n"
     )
@@ -255,7 +255,7 @@ def _headline(run: Run) -> Text:
 
 def _iteration_time_sparkline(run: Run) -> Iterator[Text]:
     """Yield a line that explains the bars, and the bars on their own line, because 80 columns hold no more."""
-    wall = run.of_fleet["wall_seconds"]
+    wall = run.fleet_columns["wall_seconds"]
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
     (text_bars, top), longest = sparkline(seconds), float(np.fmax.reduce(seconds))
     label = f"iteration time: bars end at {duration(top)}"
@@ -311,7 +311,7 @@ def decisions_table(run: Run | AsyncRun, heading: str) -> Table:
     last = len(run) - 1
     shown = [t for t in range(len(run)) if run.acted[t]][-5:]
     for t in shown if last in shown else [*shown, last]:
-        index = Text(f"{run.of_fleet['index'][t]:.0f}", justify="right", style="bold")
+        index = Text(f"{run.fleet_columns['index'][t]:.0f}", justify="right", style="bold")
         table.add_row(index, Text(to_printable(run.why[t]), "" if run.acted[t] else "dim"))
     return table
 
@@ -334,13 +334,13 @@ def _async_alarms(run: AsyncRun, silent_seconds: float) -> list[Text]:
     alarms, between = [], np.diff(run.seconds[-RECENT_ITERATIONS - 1 :])
     if is_long_silence(silent_seconds, usual_seconds=float(np.median(between)) if len(between) else 0.0):
         alarms.append(f"No round has been reported for {duration(silent_seconds)}.")
-    if run.of_fleet["refused"][-1]:
-        alarms.append(f"{count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
+    if run.fleet_columns["refused"][-1]:
+        alarms.append(f"{count(int(run.fleet_columns['refused'][-1]), 'sample')} of refused pushes: see the log.")
     return [*(Text(sentence, style="bold red") for sentence in alarms), *_file_alarms(run, "round")]
 
 
 def _async_headline(run: AsyncRun) -> Text:
-    last = {name: values[-1] for name, values in run.of_fleet.items()}
+    last = {name: values[-1] for name, values in run.fleet_columns.items()}
     bound = "no bound" if run.bound is None else f"bound {run.bound}"
     text = Text.assemble((f"{to_printable(run.scheme)}, version {last['version']:.0f}", "bold"))
     text.append(f"  {last['applied']:,.0f} samples applied, {_format_speed(run.samples_per_second)}\n")
@@ -353,7 +353,7 @@ def _async_headline(run: AsyncRun) -> Text:
 
 def _async_workers_table(run: AsyncRun) -> Table:
     table = worker_table("next", "staleness", "expected", "applied", "wasted", "waited", "straggler")
-    rows, names = run.of_workers, set(run.stragglers[-1])
+    rows, names = run.worker_columns, set(run.stragglers[-1])
     stale_W = np.array([finite_mean(column) for column in rows["staleness"][-RECENT_ITERATIONS:].T])
     order = np.argsort(-np.nan_to_num(stale_W, nan=-1.0), kind="stable")
     for w in order[:MAX_WORKER_ROWS].tolist():

@@ -18,7 +18,7 @@ from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy
 from paceline.predictors import Auto, Curves, Predictor, Report
-from paceline.recording.torch.busy_time import BusyTimer, CPUMarks, CUDAMarks
+from paceline.recording.torch.busy_time import BusyTimer, CPUEvents, CUDAEvents
 from paceline.solver import split
 from paceline.torch.assigner import Order
 from paceline.torch.counting import LoopError
@@ -124,7 +124,7 @@ class ReplicaLoader:
             raise ValueError(f"name must have at most {MAX_NAME_BYTES} bytes in UTF-8, got {self.name!r}")
         self._order = Order(len(dataset), bool(shuffle), require_int("seed", seed, 0))
         self._source: BatchSource = OnDemand(dataset, collate_fn)
-        self._timer = BusyTimer(CUDAMarks(self.device) if self.device.type == "cuda" else CPUMarks())
+        self._timer = BusyTimer(CUDAEvents(self.device) if self.device.type == "cuda" else CPUEvents())
         self.balancer = LoadBalancer(
             Auto() if predictor is None else predictor,
             workers=[self.name],
@@ -180,8 +180,8 @@ class ReplicaLoader:
             self._timer.load_begins()
             batch = self._source.take(samples)
             self._timer.load_ends()
-            self._timer.batch(len(samples))
-            self._timer.forward(len(samples), in_report=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
+            self._timer.add_batch(len(samples))
+            self._timer.forward_begins(len(samples), in_report=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
             step, self._is_scaled = self.manager.current_step(), False
             yield batch
             taken, waiting = self.manager.current_step() > step, self._timer.gradients_ready()

@@ -13,7 +13,7 @@ from paceline.recording.run_reader import (
     AsyncRun,
     Run,
     RunReader,
-    newest,
+    newest_run_file,
     read_async_run,
     read_run,
 )
@@ -39,7 +39,7 @@ __all__ = [
     "all_covariates",
     "default_covariates",
     "merge",
-    "newest",
+    "newest_run_file",
     "nvml_covariates",
     "phase_table",
     "read_async_run",

@@ -73,7 +73,7 @@ class QuotaTracker:
         return self._uses_most_of_quota
 
 
-def sustained_seconds(seconds: float, used: CPUSnapshot, cores: float, threads: int = 1) -> float:
+def sustained_seconds(seconds: float, cpu_used: CPUSnapshot, cores: float, threads: int = 1) -> float:
     """Return how long work takes if the quota holds for all of it.
 
     A quota grants a budget per period, of 100 ms as a rule. Work that follows a wait finds an unspent budget and runs
@@ -90,6 +90,6 @@ def sustained_seconds(seconds: float, used: CPUSnapshot, cores: float, threads: 
     if math.isnan(cores):
         return seconds
     running = seconds
-    if used.throttled > 0:  # a CPU second takes at least this long, whatever was counted as throttled
-        running = min(seconds, max(seconds - used.throttled / threads, used.cpu / threads))
-    return max(running, used.cpu / cores)
+    if cpu_used.throttled > 0:  # a CPU second takes at least this long, whatever was counted as throttled
+        running = min(seconds, max(seconds - cpu_used.throttled / threads, cpu_used.cpu / threads))
+    return max(running, cpu_used.cpu / cores)

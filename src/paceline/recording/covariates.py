@@ -101,20 +101,20 @@ def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]
     except (pynvml.NVMLError, IndexError):
         return []
 
-    def busy() -> float:
+    def read_utilization() -> float:
         return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
 
-    def memory() -> float:
+    def read_memory_share() -> float:
         used = pynvml.nvmlDeviceGetMemoryInfo(handle)
         return float(used.used / used.total)
 
-    def clock() -> float:
+    def read_clock_share() -> float:
         return float(pynvml.nvmlDeviceGetClockInfo(handle, sm) / highest)
 
     return [
-        GPUCovariate("gpu_busy", "share of time", busy, pynvml.NVMLError),
-        GPUCovariate("gpu_memory", "share of memory", memory, pynvml.NVMLError),
-        GPUCovariate("gpu_clock", "share of the highest clock", clock, pynvml.NVMLError),
+        GPUCovariate("gpu_busy", "share of time", read_utilization, pynvml.NVMLError),
+        GPUCovariate("gpu_memory", "share of memory", read_memory_share, pynvml.NVMLError),
+        GPUCovariate("gpu_clock", "share of the highest clock", read_clock_share, pynvml.NVMLError),
     ]
 
 
@@ -251,7 +251,7 @@ def default_covariates(root: Path = ROOT) -> list[Covariate]:
         FileCovariate("run_delay", "s per s of wall time", root / "proc/self/schedstat", _parse_run_delay),
         of_group(ThrottledShare, any_group=True),
         of_group(partial(pressure_covariate, "cpu")),
-        of_group(Runnable),
+        of_group(RunnableTasks),
         FileCovariate("memory_available", "share of memory", memory, _parse_available_share, is_cumulative=False),
         of_group(partial(pressure_covariate, "memory")),
     ]
@@ -340,7 +340,7 @@ def _parse_available_share(text: bytes) -> float:
     return parse_field(text, b"MemAvailable:") / (parse_field(text, b"MemTotal:") or math.nan)
 
 
-class Runnable:
+class RunnableTasks:
     """Competing tasks that are ready to run at this moment.
 
     In a control group, these are its own processes in state R (``/proc/<pid>/stat``) except the worker; processes of

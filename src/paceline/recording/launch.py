@@ -43,7 +43,7 @@ def watch_ddp(ddp_module: Any) -> None:
     ddp = ddp_module.DistributedDataParallel
     begin, register = ddp.__init__, ddp.register_comm_hook
     if os.environ.get(PROBE_STEPS_ENV):
-        cut_batches()
+        halve_alternate_blocks()
 
     @functools.wraps(begin)
     def init_and_record(self: Any, *args: Any, **named: Any) -> None:
@@ -54,7 +54,7 @@ def watch_ddp(ddp_module: Any) -> None:
     @functools.wraps(register)
     def register_timed_hook(self: Any, state: Any, hook: Any) -> None:
         ours = [each for each in recordings if each.model is self and not each.times_exchanges]
-        register(self, state, ours[0].timed(hook) if ours else hook)
+        register(self, state, ours[0].time_hook(hook) if ours else hook)
 
     ddp.__init__, ddp.register_comm_hook = init_and_record, register_timed_hook
 
@@ -67,7 +67,7 @@ def watch_models_without_ddp(optimizer_module: Any) -> None:
     """
     hooks: list[Any] = []
 
-    def stepped(optimizer: Any, *rest: Any) -> None:
+    def on_optimizer_step(optimizer: Any, *rest: Any) -> None:
         distributed = optimizer_module.torch.distributed
         if recordings or hooks or not distributed.is_available() or not distributed.is_initialized():
             return
@@ -75,11 +75,11 @@ def watch_models_without_ddp(optimizer_module: Any) -> None:
 
         # Every module that holds parameters of the optimizer; all modules, if its parameters are copies.
         modules = [each for each in gc.get_objects() if issubclass(type(each), Module)]
-        models = [each for each in modules if holds(each, optimizer)] or modules
-        called = functools.partial(begin, optimizer)
+        models = [each for each in modules if shares_parameters(each, optimizer)] or modules
+        called = functools.partial(start_on_forward, optimizer)
         hooks.extend(model.register_forward_pre_hook(called, with_kwargs=True) for model in models)
 
-    def begin(optimizer: Any, model: Any, args: Any, kwargs: Any) -> None:
+    def start_on_forward(optimizer: Any, model: Any, args: Any, kwargs: Any) -> None:
         if not hooks or not model.training or not optimizer_module.torch.is_grad_enabled():
             return
         for hook in hooks:
@@ -88,15 +88,15 @@ def watch_models_without_ddp(optimizer_module: Any) -> None:
         if recordings:
             return
         _require_visible_waits(model)
-        _start_recording(model, None if holds(model, optimizer) else optimizer)
+        _start_recording(model, None if shares_parameters(model, optimizer) else optimizer)
         for watching in recordings:
             watching.before_forward(model, args, kwargs)
 
-    def holds(model: Any, optimizer: Any) -> bool:
-        stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        return any(id(parameter) in stepped for parameter in model.parameters())
+    def shares_parameters(model: Any, optimizer: Any) -> bool:
+        optimized_ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        return any(id(parameter) in optimized_ids for parameter in model.parameters())
 
-    optimizer_module.register_optimizer_step_post_hook(stepped)
+    optimizer_module.register_optimizer_step_post_hook(on_optimizer_step)
 
 
 def _require_visible_waits(model: Any) -> None:
@@ -114,7 +114,7 @@ def _require_visible_waits(model: Any) -> None:
         )
 
 
-def cut_batches() -> None:
+def halve_alternate_blocks() -> None:
     """Patch torch's batch samplers to yield half of every other block of batches.
 
     A probe needs batches of two sizes. Samples that are left out are not trained on.
@@ -124,28 +124,28 @@ def cut_batches() -> None:
     original, seen = BatchSampler.__iter__, weakref.WeakKeyDictionary[Any, int]()
 
     @functools.wraps(original)
-    def cut(self: Any) -> Iterator[list[Any]]:
+    def iter_halved(self: Any) -> Iterator[list[Any]]:
         for batch in original(self):
             seen[self] = number = seen.get(self, -1) + 1  # over all epochs, as an epoch may be shorter than a block
             # blocks of 4 batches: a median beside each change, and many changes in a short run
             yield batch[: max(len(batch) // 2, 1)] if number // 4 % 2 else batch
 
-    BatchSampler.__iter__ = cut  # type: ignore[method-assign]
+    BatchSampler.__iter__ = iter_halved  # type: ignore[method-assign]
 
 
-def _exit_after(steps: int, watching: Watch) -> None:
+def _exit_after(steps: int, active_watch: Watch) -> None:
     """End this process after so many steps: all ranks take them together, so none is left waiting."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     done = 0
 
-    def stepped(optimizer: Any, *args: Any) -> None:
+    def on_optimizer_step(optimizer: Any, *args: Any) -> None:
         nonlocal done
-        done += watching.is_of_model(optimizer)
+        done += active_watch.is_of_model(optimizer)
         if done >= steps:
             raise SystemExit(0)
 
-    register_optimizer_step_post_hook(stepped)
+    register_optimizer_step_post_hook(on_optimizer_step)
 
 
 def _start_recording(model: Any, optimizer: Any = None) -> None:

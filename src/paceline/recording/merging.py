@@ -183,16 +183,17 @@ def _read_file(path: Path) -> tuple[dict[str, Any], NDArray[np.float64], list[st
         )
     columns, rows, faults = header["columns"], {}, []
     measured_C = np.array([name in MEASURED_COLUMNS for name in columns])
-    for at, line in enumerate(lines[1:], start=2):
+    for line_number, line in enumerate(lines[1:], start=2):
         try:
-            row_C = _parse_row(path, at, line, columns)
+            row_C = _parse_row(path, line_number, line, columns)
             # A repeated iteration would overwrite the first one in the panel without a word.
             if row_C[0] in rows:
                 raise ValueError(
-                    f"{path}, line {at}: iteration {int(row_C[0])} was recorded before: remove one of the two lines"
+                    f"{path}, line {line_number}: iteration {int(row_C[0])} was recorded before: "
+                    "remove one of the two lines"
                 )
             if ((row_C < 0) & measured_C | np.isinf(row_C)).any():
-                raise ValueError(f"{path}, line {at}: a number is negative or infinite: {line[:80]!r}")
+                raise ValueError(f"{path}, line {line_number}: a number is negative or infinite: {line[:80]!r}")
         except ValueError as error:
             faults.append(str(error))
         else:
@@ -205,37 +206,40 @@ def _is_valid_header(header: Any) -> bool:
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
         return False
     names, covariates = header.get("columns"), header.get("covariates")
-    if not (_are_names(names) and _are_names(covariates)):
+    if not (_is_list_of_names(names) and _is_list_of_names(covariates)):
         return False
     return (
         names[: len(BASE_COLUMNS) + 1] == ["iteration", *BASE_COLUMNS]
         and names[len(names) - len(covariates) :] == covariates
         and isinstance(header.get("worker"), str)
         and isinstance(header.get("meta"), dict)
-        and _are_names(phases := header.get("phases", []))
+        and _is_list_of_names(phases := header.get("phases", []))
         and set(phases) <= set(names)
     )
 
 
-def _are_names(names: Any) -> TypeGuard[list[str]]:
+def _is_list_of_names(names: Any) -> TypeGuard[list[str]]:
     return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
 
 
-def _parse_row(path: Path, at: int, line: str, columns: Sequence[str]) -> NDArray[np.float64]:
-    row, width = _parse_line(path, at, line), len(columns)
+def _parse_row(path: Path, line_number: int, line: str, columns: Sequence[str]) -> NDArray[np.float64]:
+    row, width = _parse_line(path, line_number, line), len(columns)
     numbers = isinstance(row, list) and all(type(value) in (int, float, type(None)) for value in row)
     if not numbers or len(row) != width or type(row[0]) is not int or not 0 <= row[0] < 2**53:
         raise ValueError(
-            f"{path}, line {at}: expected a list of {width} numbers that begins with an iteration, got {line[:80]!r}"
+            f"{path}, line {line_number}: expected a list of {width} numbers that begins with an iteration, "
+            f"got {line[:80]!r}"
         )
     try:
         return np.array(row, dtype=np.float64)
     except OverflowError as error:
-        raise ValueError(f"{path}, line {at}: a number is too large for float64 ({error})") from error
+        raise ValueError(f"{path}, line {line_number}: a number is too large for float64 ({error})") from error
 
 
-def _parse_line(path: Path, at: int, line: str) -> Any:
+def _parse_line(path: Path, line_number: int, line: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:  # also a number of too many digits
-        raise ValueError(f"{path}, line {at}: not a complete line of a record ({error}): {line[:80]!r}") from error
+        raise ValueError(
+            f"{path}, line {line_number}: not a complete line of a record ({error}): {line[:80]!r}"
+        ) from error

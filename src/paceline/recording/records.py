@@ -80,7 +80,7 @@ class Iteration:
     @classmethod
     def of(
         cls,
-        used: Plan,
+        used_plan: Plan,
         report: Report,
         plan: Plan,
         *,
@@ -93,7 +93,7 @@ class Iteration:
 
         Parameters
         ----------
-        used
+        used_plan
             The plan that the workers followed.
         report
             What they measured: the report that was passed to ``step``.
@@ -111,19 +111,19 @@ class Iteration:
         ValueError
             If the fleet of the two plans differs: write the record before workers join or leave.
         """
-        if used.workers != plan.workers:
+        if used_plan.workers != plan.workers:
             raise ValueError(
-                f"used and plan must have the same workers, got {list(used.workers)} and {list(plan.workers)}: "
-                "make the record before workers join or leave"
+                f"used_plan and plan must have the same workers, got {list(used_plan.workers)} and "
+                f"{list(plan.workers)}: make the record before workers join or leave"
             )
-        comm_seconds = np.full(len(used.workers), np.nan) if report.comm_seconds is None else report.comm_seconds
+        comm_seconds = np.full(len(used_plan.workers), np.nan) if report.comm_seconds is None else report.comm_seconds
         return cls(
-            index=used.iteration if index is None else index,
+            index=used_plan.iteration if index is None else index,
             time=clock.time() if time is None else time,
-            worker=used.workers[0],  # sinks write on the first worker only, which a coordinator stands for
+            worker=used_plan.workers[0],  # sinks write on the first worker only, which a coordinator stands for
             sizes=np.rint(np.asarray(report.samples, dtype=np.float64)).astype(np.int64),
             seconds=np.asarray(report.seconds, dtype=np.float64),
-            forecast_seconds=used.seconds,
+            forecast_seconds=used_plan.seconds,
             comm_seconds=np.asarray(comm_seconds, dtype=np.float64),
             wall_seconds=wall_seconds,
             overhead_seconds=overhead_seconds,

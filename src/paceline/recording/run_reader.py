@@ -24,7 +24,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class RecordKind:
     """Keys of the lines of one kind of run."""
 
     fleet_keys: tuple[str, ...]
@@ -34,27 +34,27 @@ class Kind:
     other_types: dict[str, type]  # further keys of a line, and their types
 
 
-ITERATIONS = Kind(
+ITERATIONS = RecordKind(
     fleet_keys=("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain"),
     nullable_keys=("wall_seconds", "equal_seconds", "overhead_seconds", "gain"),
     worker_keys=("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned"),
     optional_worker_keys=("work",),  # known where samples have costs
     other_types={"agreed": bool, "acted": bool, "why": str},
 )
-ROUNDS = Kind(
+ROUNDS = RecordKind(
     fleet_keys=("index", "time", "version", "applied", "dropped", "abandoned", "refused", "wasted_share", "largest"),
     worker_keys=("sizes", "staleness", "expected", "done", "wasted", "waited"),
     other_types={"stragglers": list, "acted": bool, "why": str},
 )
-KINDS = {"paceline_run": ITERATIONS, "paceline_async_run": ROUNDS}
+RECORD_KINDS = {"paceline_run": ITERATIONS, "paceline_async_run": ROUNDS}
 """Kinds of runs by the key that marks a header, whose value is the schema version."""
 
 
 class PackedRecord(NamedTuple):
     """One iteration or round in memory: packed, because files hold millions of them."""
 
-    fleet: tuple[str, ...]
-    numbers: Array
+    workers: tuple[str, ...]
+    values: Array
     """The fleet's numbers, then the workers', key by key."""
     other_fields: tuple[Any, ...]
 
@@ -116,7 +116,7 @@ class RunReader:
             key: tuple(line.other_fields[place] for line in self._lines)
             for place, key in enumerate(self._kind.other_types)
         }
-        fields["workers"], fields["of_workers"], fields["of_fleet"] = self._stack_columns()
+        fields["workers"], fields["worker_columns"], fields["fleet_columns"] = self._stack_columns()
         fields |= {"name": str(self.path), "skipped_lines": self.skipped_lines, "lost_records": self.lost_records}
         if self._kind is ROUNDS:
             fields |= {name: self._header.get(name) for name in ("scheme", "bound", "batch")}
@@ -125,16 +125,16 @@ class RunReader:
 
     def _stack_columns(self) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
         """Return all workers, in the order in which they appeared, and their numbers, ``[T, W]``, and the fleet's."""
-        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in self._lines for w in line.fleet))}
+        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in self._lines for w in line.workers))}
         names, fleet_keys = (*self._kind.worker_keys, *self._kind.optional_worker_keys), self._kind.fleet_keys
-        of_workers = {name: np.full((len(self._lines), len(place)), np.nan) for name in names}
-        of_fleet = np.empty((len(fleet_keys), len(self._lines)))
+        worker_columns = {name: np.full((len(self._lines), len(place)), np.nan) for name in names}
+        fleet_columns = np.empty((len(fleet_keys), len(self._lines)))
         for t, line in enumerate(self._lines):
-            of_fleet[:, t] = line.numbers[: len(fleet_keys)]
-            columns = [place[worker] for worker in line.fleet]
-            for name, row in zip(names, line.numbers[len(fleet_keys) :].reshape(len(names), -1), strict=True):
-                of_workers[name][t, columns] = row
-        return tuple(place), of_workers, dict(zip(fleet_keys, of_fleet, strict=True))
+            fleet_columns[:, t] = line.values[: len(fleet_keys)]
+            columns = [place[worker] for worker in line.workers]
+            for name, row in zip(names, line.values[len(fleet_keys) :].reshape(len(names), -1), strict=True):
+                worker_columns[name][t, columns] = row
+        return tuple(place), worker_columns, dict(zip(fleet_keys, fleet_columns, strict=True))
 
     def _restart(self) -> None:
         self._offset = self._count = self.skipped_lines = self.lost_records = 0
@@ -145,14 +145,14 @@ class RunReader:
         self._kind = ITERATIONS
 
     def _process_line(self, text: bytes) -> None:
-        line = parse_object(text)
-        key = next((key for key in KINDS if key in line), None)
-        if key is not None and not (self._header and self._kind is not KINDS[key]):
+        line = parse_json_object(text)
+        key = next((key for key in RECORD_KINDS if key in line), None)
+        if key is not None and not (self._header and self._kind is not RECORD_KINDS[key]):
             self._process_header(key, line)
         if not self._header:
             raise ValueError(
                 f"{to_printable(str(self.path))} is not the record of a run: its first line must be a JSON object with "
-                f"{' or '.join(KINDS)}, the schema's number, and workers, their names"
+                f"{' or '.join(RECORD_KINDS)}, the schema's number, and workers, their names"
             )
         self.ended = "ended" in line
         if self.ended or line is self._header:
@@ -175,7 +175,7 @@ class RunReader:
             )
         names = isinstance(workers, list) and all(isinstance(worker, str) for worker in workers)
         if isinstance(schema, int) and names and workers and len(set(workers)) == len(workers):
-            self._header, self._kind, self._headers[str(line.get("run"))] = line, KINDS[key], line
+            self._header, self._kind, self._headers[str(line.get("run"))] = line, RECORD_KINDS[key], line
         else:
             self._headers.pop(str(line.get("run")), None)
 
@@ -204,7 +204,7 @@ class RunReader:
         return PackedRecord(fleet, values, tuple(line[key] for key in kind.other_types))
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
+def parse_json_object(text: bytes) -> dict[str, Any]:
     """Return the JSON object in a line; an empty one if the line holds none."""
     try:
         line = json.loads(text)
@@ -222,8 +222,8 @@ class Run:
 
     name: str  # the file it was read from
     workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
-    of_workers: Mapping[str, Array]  # [T, W], under the names of the worker keys of ITERATIONS
-    of_fleet: Mapping[str, Array]  # [T], under the names of its fleet keys
+    worker_columns: Mapping[str, Array]  # [T, W], under the names of the worker keys of ITERATIONS
+    fleet_columns: Mapping[str, Array]  # [T], under the names of its fleet keys
     agreed: NDArray[np.bool_]  # all workers had the same plan, [T]
     acted: NDArray[np.bool_]  # the next sizes differ, [T]
     why: tuple[str, ...]  # the balancer's reasons
@@ -237,23 +237,23 @@ class Run:
     @property
     def sizes(self) -> Array:
         """Samples processed, ``[T, W]``."""
-        return self.of_workers["sizes"]
+        return self.worker_columns["sizes"]
 
     @property
     def work(self) -> Array | None:
         """Cost of the samples, ``[T, W]``, in average samples; None if no line says so."""
-        work_TW = self.of_workers["work"]
+        work_TW = self.worker_columns["work"]
         return work_TW if np.isfinite(work_TW).any() else None
 
     @property
     def seconds(self) -> Array:
         """Own compute time, ``[T, W]``, in seconds."""
-        return self.of_workers["seconds"]
+        return self.worker_columns["seconds"]
 
     @property
     def forecast_seconds(self) -> Array:
         """The forecast compute time, ``[T, W]``, in seconds."""
-        return self.of_workers["forecast_seconds"]
+        return self.worker_columns["forecast_seconds"]
 
     @cached_property
     def makespan(self) -> Array:
@@ -297,7 +297,7 @@ class Run:
     @property
     def saved_share(self) -> float:
         """Share of the time saved over equal batches, an estimate for the whole run; NaN if nothing is known."""
-        equal, made = self.of_fleet["equal_seconds"], self.makespan
+        equal, made = self.fleet_columns["equal_seconds"], self.makespan
         known = np.isfinite(equal) & np.isfinite(made)
         return float(1.0 - made[known].sum() / equal[known].sum()) if known.any() else float("nan")
 
@@ -308,7 +308,10 @@ class Run:
 
     def trace(self) -> Trace:
         """Return the run as a trace, to replay it, fit predictors to it, or score them on it."""
-        comm, start = self.of_workers["comm_seconds"], np.repeat(self.of_fleet["time"][:, None], len(self.workers), 1)
+        comm, start = (
+            self.worker_columns["comm_seconds"],
+            np.repeat(self.fleet_columns["time"][:, None], len(self.workers), 1),
+        )
         return Trace(
             self.sizes,
             self.seconds,
@@ -356,7 +359,7 @@ def _read(path: str | Path, record_noun: str) -> Run | AsyncRun:
     return reader.run()
 
 
-def newest(path: str | Path) -> Path:
+def newest_run_file(path: str | Path) -> Path:
     """Return the file itself, or a folder's ``.jsonl`` file that was written to last.
 
     Raises
@@ -387,8 +390,8 @@ class AsyncRun:
     bound: int | None
     batch: int
     workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
-    of_workers: Mapping[str, Array]  # [R, W], under the names of the worker keys of ROUNDS
-    of_fleet: Mapping[str, Array]  # [R], under the names of its fleet keys
+    worker_columns: Mapping[str, Array]  # [R, W], under the names of the worker keys of ROUNDS
+    fleet_columns: Mapping[str, Array]  # [R], under the names of its fleet keys
     stragglers: tuple[tuple[str, ...], ...]
     acted: tuple[bool, ...]
     why: tuple[str, ...]
@@ -402,16 +405,16 @@ class AsyncRun:
     @property
     def wasted_share(self) -> Array:
         """Share of the samples computed since the server started that was for nothing, up to each round, ``[R]``."""
-        return self.of_fleet["wasted_share"]
+        return self.fleet_columns["wasted_share"]
 
     @property
     def seconds(self) -> Array:
         """Time at which each round ended, ``[R]``, in seconds after the first one."""
-        return np.asarray(self.of_fleet["time"] - self.of_fleet["time"][0])
+        return np.asarray(self.fleet_columns["time"] - self.fleet_columns["time"][0])
 
     @property
     def samples_per_second(self) -> float:
         """Samples applied a second, from round to round; NaN for one round."""
-        applied_R, seconds_R = np.diff(self.of_fleet["applied"]), np.diff(self.of_fleet["time"])
+        applied_R, seconds_R = np.diff(self.fleet_columns["applied"]), np.diff(self.fleet_columns["time"])
         forward_R = (applied_R >= 0) & (seconds_R > 0)  # a restart goes back to the last checkpoint
         return float(applied_R[forward_R].sum() / seconds_R[forward_R].sum()) if forward_R.any() else float("nan")

@@ -28,7 +28,7 @@ from paceline._text import count, duration, escape_surrogates, percent, to_print
 from paceline._version import __version__
 from paceline.datasets.waiting_time import waiting
 from paceline.recording.records import Iteration, Round
-from paceline.recording.run_reader import ROUNDS, SCHEMA_VERSION, parse_object
+from paceline.recording.run_reader import ROUNDS, SCHEMA_VERSION, parse_json_object
 
 logger = logging.getLogger("paceline.metrics")
 
@@ -106,7 +106,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
     }
 
 
-def board_numbers(record: Iteration | Round) -> tuple[dict[str, float], dict[str, list[float]]]:
+def dashboard_scalars(record: Iteration | Round) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Return the numbers of the whole fleet, and of each worker, by their names on dashboards."""
     if isinstance(record, Round):
         of_fleet, of_workers, _ = METRIC_DESCRIPTIONS["paceline_async"]
@@ -209,7 +209,7 @@ class TensorBoard(Sink):
 
             self._writer = SummaryWriter(self.folder)
             atexit.register(self.close)  # TensorBoard's writer flushes only every two minutes
-        fleet, rows = board_numbers(record)
+        fleet, rows = dashboard_scalars(record)
         for name, value in fleet.items():
             if not math.isnan(value):  # a board would draw it as a point of its own
                 self._writer.add_scalar(f"paceline/{name}", value, record.index, walltime=record.time)
@@ -269,7 +269,7 @@ class Prometheus(Sink):
             for gauge in worker_gauges.values():  # of workers that left
                 gauge.clear()
             self._workers = record.workers
-        numbers, rows = board_numbers(record)
+        numbers, rows = dashboard_scalars(record)
         for name, value in numbers.items():
             gauges[name].set(value)
         for name, values_W in rows.items():
@@ -587,6 +587,6 @@ def _find_writer(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with path.open("rb") as file:
         for text in file:
-            if b'"process"' in text and isinstance(process := parse_object(text).get("process"), dict):
+            if b'"process"' in text and isinstance(process := parse_json_object(text).get("process"), dict):
                 found = process
     return found

@@ -130,7 +130,7 @@ def _cost(run: Run) -> dict[str, str]:
 
 
 def _saving_answer(run: Run) -> dict[str, str]:
-    equal, asks = run.of_fleet["equal_seconds"], "What did balancing save?"
+    equal, asks = run.fleet_columns["equal_seconds"], "What did balancing save?"
     if np.isnan(run.saved_share):
         return answer(asks, "Not known", "The file holds no estimate of equal batches' time.")
     known = np.isfinite(equal) & np.isfinite(run.makespan)
@@ -181,12 +181,12 @@ def run_page(run: Run, *, command: str = "") -> Page:
     """
     first = _workers_by_slowness(run)
     name = Path(run.name)
-    batch = np.nansum(run.of_workers["planned"][-1])
+    batch = np.nansum(run.worker_columns["planned"][-1])
     return page(
         "run",
         name.stem,
         [
-            who_is_slow(speed_of(run), run.workers, run.of_fleet["index"]),
+            who_is_slow(speed_of(run), run.workers, run.fleet_columns["index"]),
             _cost(run),
             _saving_answer(run),
             _next_answer(run),
@@ -214,7 +214,7 @@ def _waits(run: Run, first: list[int]) -> dict[str, Any]:
     until = max(float(np.nansum(np.fmax.reduce(run.seconds[rows], axis=1))) for _, _, rows in windows)
     charts = []
     for title, then, rows in windows:
-        index = run.of_fleet["index"][rows]
+        index = run.fleet_columns["index"][rows]
         about = f"Iterations {index[0]:.0f} to {index[-1]:.0f}. {then}"
         charts.append(gantt(title, about, run.workers, run.seconds[rows], first=first[:12], until=until or None))
     about = (
@@ -224,7 +224,7 @@ def _waits(run: Run, first: list[int]) -> dict[str, Any]:
     waited = lines(
         "Waiting over the run",
         "Share of the workers' time, up to the slowest one's end, that was spent waiting.",
-        run.of_fleet["index"],
+        run.fleet_columns["index"],
         [ChartLine("waiting", share, 1)],
         unit="%",
     )
@@ -233,7 +233,7 @@ def _waits(run: Run, first: list[int]) -> dict[str, Any]:
 
 def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
     """Yield the iterations before and after the change of sizes that was expected to gain most."""
-    gain_T = np.where(run.acted, np.nan_to_num(run.of_fleet["gain"]), -1.0)
+    gain_T = np.where(run.acted, np.nan_to_num(run.fleet_columns["gain"]), -1.0)
     t = int(np.argmax(gain_T))
     is_changed = run.acted.any() and t + 1 < len(run)
     if not is_changed:
@@ -251,12 +251,12 @@ def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
 
 
 def _times(run: Run) -> dict[str, Any]:
-    equal, expected = run.of_fleet["equal_seconds"], np.fmax.reduce(run.forecast_seconds, axis=1)
+    equal, expected = run.fleet_columns["equal_seconds"], np.fmax.reduce(run.forecast_seconds, axis=1)
     top = 1.1 * float(np.fmax.reduce([*run.makespan, *equal, 0.0]))
     chart = lines(
         "Time of the slowest worker",
         "Balancing gains where the measured line runs below that of equal batches, which is an estimate.",
-        run.of_fleet["index"],
+        run.fleet_columns["index"],
         [
             ChartLine("equal batches, an estimate", 1e3 * equal, 5),
             ChartLine("forecast", 1e3 * np.where(expected < top, expected, np.nan), 1),  # the first is far off
@@ -264,7 +264,7 @@ def _times(run: Run) -> dict[str, Any]:
         ],
         unit="ms",
     )
-    fleet, waits = run.of_fleet, run.waiting()
+    fleet, waits = run.fleet_columns, run.waiting()
     rows = (
         ("lasted", float(fleet["time"][-1] - fleet["time"][0]), "seconds"),
         ("iteration, from start to start", finite_mean(fleet["wall_seconds"]), "seconds"),
@@ -287,7 +287,7 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
     chart = lines(
         f"Forecast and actual time of {worker_label(run.workers[w])}",
         "Forecasts were made before their iteration.",
-        run.of_fleet["index"],
+        run.fleet_columns["index"],
         [ChartLine("actual", actual, 5), ChartLine("forecast", np.where(forecast < top, forecast, np.nan), 1)],
         unit="ms",
     )
@@ -323,6 +323,6 @@ def _workers(run: Run, first: list[int]) -> dict[str, Any]:
 
 def _reasons(run: Run) -> dict[str, Any]:
     acted = np.flatnonzero(run.acted)[-20:]
-    rows = [(f"{run.of_fleet['index'][t]:.0f}", run.why[t]) for t in acted]
+    rows = [(f"{run.fleet_columns['index'][t]:.0f}", run.why[t]) for t in acted]
     changes = table("The last changes of sizes", (("iteration", "text"), ("reason", "text")), rows)
     return section("What the balancer did, and why", "", changes)

@@ -18,7 +18,7 @@ from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import QuotaTracker
 from paceline.recording.covariates import Covariate
-from paceline.recording.torch.busy_time import BusyTimer, CPUMarks, choose_marks
+from paceline.recording.torch.busy_time import BusyTimer, CPUEvents, choose_events
 from paceline.torch.agreement import agree, different_data_warning, facts_of
 from paceline.torch.balance import Balance, Scaling
 from paceline.torch.counting import BalanceWarning
@@ -159,9 +159,9 @@ def attach(
         names = tuple(names[replicas.index(replica)] for replica in replicas)
     _warn_of_unknown_bounds(policy, names)
     warning = different_data_warning(exchange, getattr(loader, "dataset", None))
-    marks = choose_marks(model)
+    marks = choose_events(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
-    allowance = QuotaTracker() if isinstance(marks, CPUMarks) else None
+    allowance = QuotaTracker() if isinstance(marks, CPUEvents) else None
     timer = BusyTimer(marks, allowance, torch.get_num_threads())
     # The timer of a CUDA device reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(

@@ -20,7 +20,7 @@ import torch
 from paceline._arrays import Array, Sizes
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_time import BusyTimer
-from paceline.recording.torch.watch import state_work
+from paceline.recording.torch.watch import set_forward_work
 from paceline.torch.counting import Pass
 from paceline.torch.covariates import CovariateSampler
 from paceline.torch.exchange import Exchange
@@ -102,7 +102,7 @@ class Steps(Weighting):
         """Note a batch that the loop is given."""
         rank_batch = self.loader.rank_batch
         self.batches.hand_out(rank_batch)
-        self._timer.batch(rank_batch.local(self.loader.rank))
+        self._timer.add_batch(rank_batch.local(self.loader.rank))
         if self.loader.step_ends or not self.loader.counts_differ:
             self.pending_sums.hand_out()
 
@@ -147,7 +147,7 @@ class Steps(Weighting):
                 self._begin_batch(batch)
             if batch.features:
                 coefficients = self.loader.coefficients.tolist()  # a recorder's hook on the module inside comes next
-                state_work(sum(part * each for part, each in zip(batch.features, coefficients, strict=True)))
+                set_forward_work(sum(part * each for part, each in zip(batch.features, coefficients, strict=True)))
         self._spent_seconds += time.thread_time() - began
 
     def _begin_batch(self, batch: RankBatch) -> None:
@@ -156,7 +156,7 @@ class Steps(Weighting):
             self.watches_outputs = self._loss_check.watches_outputs = self._loss_check.is_informative(batch.sizes)
         self._batch = batch
         count = batch.local(self.loader.rank)
-        self._timer.forward(count, in_report=batch.total >= self._min_samples, features=batch.features)
+        self._timer.forward_begins(count, in_report=batch.total >= self._min_samples, features=batch.features)
 
     def watch_outputs(self, outputs: Sequence[torch.Tensor], model: Model) -> None:
         """Watch the gradients of a model's outputs."""

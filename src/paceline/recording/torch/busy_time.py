@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 # device's queue does. It is read once the device has passed it, so nothing ever waits for it.
 
 
-class CPUMarks:
+class CPUEvents:
     """Moments at which all work launched so far is done: on the CPU, whose work is done as soon as its call returns."""
 
     mark = staticmethod(time.perf_counter)
 
-    def has_passed(self, mark: float) -> bool:
+    def has_passed(self, event: float) -> bool:
         """Return whether a marked moment has come."""
         return True
 
-    def wait(self, mark: float) -> None:
+    def wait(self, event: float) -> None:
         """Wait until a marked moment has come. Only for the end of a recording, never inside a loop."""
 
     seconds = staticmethod(float.__rsub__)
     """``seconds(start, stop)``: the time between two moments. A function of C, as every step asks several times."""
 
 
-class CUDAMarks:
+class CUDAEvents:
     """Moments of the current stream of the CUDA device that computes, marked by events.
 
     The current device is another where a script gives numbers of devices and chooses none, and in threads of gloo; its
@@ -69,27 +69,27 @@ class CUDAMarks:
         event.record(torch.cuda.current_stream(self.device))
         return event
 
-    def has_passed(self, mark: torch.cuda.Event) -> bool:
+    def has_passed(self, event: torch.cuda.Event) -> bool:
         """Return whether the device has passed the event."""
-        return bool(mark.query())
+        return bool(event.query())
 
-    def wait(self, mark: torch.cuda.Event) -> None:
+    def wait(self, event: torch.cuda.Event) -> None:
         """Wait for the device to pass the event."""
-        mark.synchronize()
+        event.synchronize()
 
     def seconds(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float:
         """Return the time between two events that the device has passed."""
         return float(start.elapsed_time(stop)) / 1000
 
 
-Marks = CPUMarks | CUDAMarks
+Events = CPUEvents | CUDAEvents
 """Marks whose moments may still lie in the future when they are marked."""
 
 
-def choose_marks(model: torch.nn.Module) -> Marks:
+def choose_events(model: torch.nn.Module) -> Events:
     """Return the marks for a model: those of the device of its first parameter."""
     parameter = next(model.parameters(), None)
-    return CUDAMarks(parameter.device) if parameter is not None and parameter.is_cuda else CPUMarks()
+    return CUDAEvents(parameter.device) if parameter is not None and parameter.is_cuda else CPUEvents()
 
 
 class AsyncScalar:
@@ -161,7 +161,7 @@ class _Load:
     begin: Any
     end: Any = None
     waited_seconds: float = 0.0  # seconds of it in which the rank waited for its loading processes
-    processes_seconds: float = 0.0  # seconds that they took for the batch, divided by their number
+    loader_process_seconds: float = 0.0  # seconds that they took for the batch, divided by their number
     seconds: float | None = None  # between the marks, once it has been read
 
 
@@ -173,8 +173,8 @@ class _Lap:
     waits: list[_Wait]
     loads: list[_Load] = field(default_factory=list)
     batches: list[_Load] = field(default_factory=list)  # the loading of its own batches, whenever that was
-    fetch: Any = None  # the first request for a batch, if it came before the first forward pass
-    forward: Any = None
+    first_fetch: Any = None  # the first request for a batch, if it came before the first forward pass
+    first_forward: Any = None
     end: Any = None
     waits_before: tuple[int, int] = (0, 0)  # waits that began before these two moments
     loads_before: int = 0
@@ -194,27 +194,27 @@ class _StepEnd:
 
     samples: int = 0
     seconds: float = 0.0
-    _product: float = 0.0
-    _square: float = 0.0
+    _size_time_product: float = 0.0
+    _size_square: float = 0.0
 
     @property
     def is_known(self) -> bool:
         """Whether a change of size has shown what depends on it."""
-        return self._square > 0
+        return self._size_square > 0
 
-    def learn(self, samples: int, seconds: float) -> None:
+    def update(self, samples: int, seconds: float) -> None:
         """Learn what it took after a step of so many samples."""
         if self.samples and samples != self.samples:
             change = samples - self.samples
-            self._product = 0.8 * self._product + change * (seconds - self.seconds)
-            self._square = 0.8 * self._square + change**2
+            self._size_time_product = 0.8 * self._size_time_product + change * (seconds - self.seconds)
+            self._size_square = 0.8 * self._size_square + change**2
         self.samples, self.seconds = samples, seconds
 
-    def after(self, samples: int) -> float:
+    def predict_seconds(self, samples: int) -> float:
         """Return what is expected after a step of so many samples: as much as the last one, until a change shows."""
         if not self.is_known or samples == self.samples:
             return self.seconds
-        slope = min(max(self._product / self._square, 0.0), self.seconds / self.samples)
+        slope = min(max(self._size_time_product / self._size_square, 0.0), self.seconds / self.samples)
         return self.seconds + slope * (samples - self.samples)
 
 
@@ -228,12 +228,12 @@ class BusyTimer:
 
     A step of 40 ms, 10 ms of it spent waiting in a collective:
 
-    >>> class Ticks(CPUMarks):
+    >>> class Ticks(CPUEvents):
     ...     ticks = iter([1.00, 1.01, 1.02, 1.04])
     ...     def mark(self):
     ...         return next(self.ticks)
     >>> timer = BusyTimer(Ticks())
-    >>> timer.forward(samples=64)
+    >>> timer.forward_begins(samples=64)
     >>> timer.wait_begins()  # an all-gather of parameters
     >>> timer.wait_ends()
     >>> waiting = timer.gradients_ready()
@@ -241,9 +241,9 @@ class BusyTimer:
     0.03
     """
 
-    def __init__(self, marks: Marks, allowance: QuotaTracker | None = None, threads: int = 1) -> None:
-        self.delay = 0 if isinstance(marks, CPUMarks) else 1
-        self._marks = marks
+    def __init__(self, marks: Events, allowance: QuotaTracker | None = None, threads: int = 1) -> None:
+        self.delay = 0 if isinstance(marks, CPUEvents) else 1
+        self._events = marks
         self._allowance, self._threads = allowance, threads
         self._read_cpu: Callable[[], CPUSnapshot] = CPUSnapshot if allowance is None else allowance.snapshot
         self._lap = _Lap(begin=None, waits=[])  # the time before the first batch is setup, not part of a step
@@ -264,24 +264,24 @@ class BusyTimer:
 
     def load_begins(self) -> None:
         """Note that the loader begins to load a batch, or to wait for its loading processes."""
-        lap, mark = self._lap, self._marks.mark()
+        lap, mark = self._lap, self._events.mark()
         if lap.begin is None:
             lap.begin, lap.cpu_begin = mark, self._read_cpu()
-        if lap.forward is None and lap.fetch is None:
-            lap.fetch, lap.waits_before = mark, (len(lap.waits), 0)
+        if lap.first_forward is None and lap.first_fetch is None:
+            lap.first_fetch, lap.waits_before = mark, (len(lap.waits), 0)
         self._load = _Load(mark)
         lap.loads.append(self._load)
 
-    def load_ends(self, waited_seconds: float = 0.0, processes_seconds: float = 0.0) -> None:
+    def load_ends(self, waited_seconds: float = 0.0, loader_process_seconds: float = 0.0) -> None:
         """Note that the batch is there, and how long its loading processes were waited for, and took ahead, each."""
         if (load := self._load) is not None:
-            load.end, load.waited_seconds, load.processes_seconds = (
-                self._marks.mark(),
+            load.end, load.waited_seconds, load.loader_process_seconds = (
+                self._events.mark(),
                 waited_seconds,
-                processes_seconds,
+                loader_process_seconds,
             )
 
-    def batch(self, samples: int) -> None:
+    def add_batch(self, samples: int) -> None:
         """Note a batch that the loop is given, or a micro-batch; the first takes the time of loading."""
         self._loaded_batches.append((samples, self._load))
         self._load = None
@@ -290,17 +290,17 @@ class BusyTimer:
         """Forget the batches that the loop was given and has not computed: their loop is over."""
         self._loaded_batches.clear()
 
-    def forward(self, samples: int, *, in_report: bool = True, features: tuple[float, ...] = ()) -> None:
+    def forward_begins(self, samples: int, *, in_report: bool = True, features: tuple[float, ...] = ()) -> None:
         """Note that a forward pass over a new batch begins: the step's first, or a further micro-batch.
 
         A step that does not count, such as an epoch's short last one, is left out of the reports.
         """
         lap = self._lap
-        if lap.forward is None:
-            lap.forward = self._marks.mark()
+        if lap.first_forward is None:
+            lap.first_forward = self._events.mark()
             lap.waits_before, lap.loads_before = (lap.waits_before[0], len(lap.waits)), len(lap.loads)
             if lap.begin is None:
-                lap.begin, lap.cpu_begin = lap.forward, self._read_cpu()
+                lap.begin, lap.cpu_begin = lap.first_forward, self._read_cpu()
         for place, (loaded, load) in enumerate(self._loaded_batches):
             if loaded == samples:  # those before it were skipped
                 if load is not None:
@@ -323,14 +323,14 @@ class BusyTimer:
         if waits and waits[-1].end is None:  # gradients are under way, and the rank waits for those anyway
             self._open_wait = waits[-1]
         else:
-            self._open_wait = _Wait(self._marks.mark())
+            self._open_wait = _Wait(self._events.mark())
             waits.append(self._open_wait)
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over; a wait for gradients goes on until they are summed, if later."""
         self._depth = max(self._depth - 1, 0)
         if self._open_wait is not None and not self._depth:
-            self._open_wait.end, self._open_wait = self._marks.mark(), None
+            self._open_wait.end, self._open_wait = self._events.mark(), None
 
     def gradients_ready(self) -> _Wait:
         """Note that all own gradients are ready; the rank waits until :meth:`gradients_summed` gets this wait.
@@ -338,9 +338,9 @@ class BusyTimer:
         It ends the lap if the lap had a new batch. A loop may sum gradients more often, as with two losses of one
         batch: the time after the first sum then counts for the next lap.
         """
-        ready, lap = self._marks.mark(), self._lap
+        ready, lap = self._events.mark(), self._lap
         wait = _Wait(ready)
-        if lap.forward is None:
+        if lap.first_forward is None:
             lap.waits.append(wait)
             return wait
         lap.end, lap.exchange, lap.cpu_end = ready, wait, self._read_cpu()
@@ -351,7 +351,7 @@ class BusyTimer:
 
     def gradients_summed(self, wait: _Wait) -> None:
         """Note that the gradients of all ranks are summed and the rank goes on; any thread may call it."""
-        wait.end = self._marks.mark()
+        wait.end = self._events.mark()
 
     def override_seconds(self, seconds: float) -> None:
         """Report this busy time next, in place of the measured one."""
@@ -369,7 +369,7 @@ class BusyTimer:
         over, pieces, exchanges = self._finished_laps, self._overrides, [self._exchange]
         samples, parts, steps, seconds = 0, 0, 0, 0.0
         self.features = ()
-        while over and (pieces or not self.delay or self._marks.has_passed(over[0].end)):
+        while over and (pieces or not self.delay or self._events.has_passed(over[0].end)):
             lap = over.popleft()
             self._exchange = lap.exchange
             exchanges.append(lap.exchange)
@@ -390,11 +390,11 @@ class BusyTimer:
     def _compute_seconds(self, lap: _Lap) -> float:
         """Return the seconds that the batches of a lap caused, wherever they lie."""
         before_fetch, before_forward = lap.waits_before
-        span = self._marks.seconds
+        span = self._events.seconds
         loads, waits = [self._loading_seconds(load) for load in lap.loads], self._waiting_seconds(lap)
         total = span(lap.begin, lap.end) - waits[-1] - sum(loads)
-        between = max(span(lap.begin, lap.forward) - waits[before_forward] - sum(loads[: lap.loads_before]), 0.0)
-        end = 0.0 if lap.fetch is None else span(lap.begin, lap.fetch) - waits[before_fetch]
+        between = max(span(lap.begin, lap.first_forward) - waits[before_forward] - sum(loads[: lap.loads_before]), 0.0)
+        end = 0.0 if lap.first_fetch is None else span(lap.begin, lap.first_fetch) - waits[before_fetch]
         local = 0.0
         for load in lap.batches:
             local += (took := self._loading_seconds(load)) - min(took, load.waited_seconds)
@@ -411,11 +411,13 @@ class BusyTimer:
                 # uncertain
                 if not self._step_end.is_known and self._samples != lap.samples and end > 0.1 * (seconds + between):
                     lap.in_report = False
-                self._step_end.learn(self._samples, end)
-            seconds += between - self._step_end.seconds + self._step_end.after(lap.samples)
+                self._step_end.update(self._samples, end)
+            seconds += between - self._step_end.seconds + self._step_end.predict_seconds(lap.samples)
             self._usual_lap = min(lap.samples, self._samples or lap.samples), between, seconds
         self._samples = lap.samples
-        seconds = max(seconds * self._quota_factor(total, lap), sum(load.processes_seconds for load in lap.batches))
+        seconds = max(
+            seconds * self._quota_factor(total, lap), sum(load.loader_process_seconds for load in lap.batches)
+        )
         return max(seconds, 0.0)
 
     def _without_pause(self, between_seconds: float, rest_seconds: float, samples: int) -> float:
@@ -443,7 +445,7 @@ class BusyTimer:
     def _loading_seconds(self, load: _Load) -> float:
         """Return the time that loading took; 0 if it is not known to be over. Marks of a device are slow to read."""
         if load.seconds is None and self._is_over(load):
-            load.seconds = self._marks.seconds(load.begin, load.end)
+            load.seconds = self._events.seconds(load.begin, load.end)
         return load.seconds or 0.0
 
     def _waiting_seconds(self, lap: _Lap) -> list[float]:
@@ -455,8 +457,8 @@ class BusyTimer:
         for wait in lap.waits:  # in the order in which they began
             total = totals[-1]
             if self._is_over(wait):
-                start = 0.0 if wait.begin is lap.begin else self._marks.seconds(lap.begin, wait.begin)
-                stop = self._marks.seconds(lap.begin, wait.end)
+                start = 0.0 if wait.begin is lap.begin else self._events.seconds(lap.begin, wait.begin)
+                stop = self._events.seconds(lap.begin, wait.end)
                 total += max(stop - max(start, covered), 0.0)
                 covered = max(covered, stop)
             totals.append(total)
@@ -465,10 +467,10 @@ class BusyTimer:
     def _latest_exchange_seconds(self, exchanges: Sequence[_Wait | None]) -> float:
         """Return how long the newest exchange took that is over: on a CPU, that of the previous step."""
         newest = next((wait for wait in reversed(exchanges) if wait is not None and self._is_over(wait)), None)
-        return math.nan if newest is None else self._marks.seconds(newest.begin, newest.end)
+        return math.nan if newest is None else self._events.seconds(newest.begin, newest.end)
 
     def _is_over(self, span: _Wait | _Load) -> bool:
-        return span.end is not None and (not self.delay or self._marks.has_passed(span.end))
+        return span.end is not None and (not self.delay or self._events.has_passed(span.end))
 
 
 def add_rows(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:

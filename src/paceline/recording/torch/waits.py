@@ -48,10 +48,10 @@ class WaitListener(Protocol):
         """Note that the wait is over."""
 
 
-_lock = threading.Lock()
+_listeners_lock = threading.Lock()
 _listeners: list[tuple[weakref.ref[WaitListener], int, BeforeGather | None]] = []
 _originals: list[tuple[Any, str, Callable[..., Any]]] = []
-_inside = threading.local()
+_thread_state = threading.local()
 
 
 def listen(listener: WaitListener, before_gather: BeforeGather | None = None) -> Callable[[], None]:
@@ -62,14 +62,14 @@ def listen(listener: WaitListener, before_gather: BeforeGather | None = None) ->
     the listener, is called before tensors of all ranks are gathered; an error in it keeps them from being so.
     """
     # The functions are wrapped only while somebody listens, so that an unrecorded process runs torch unchanged.
-    with _lock:
+    with _listeners_lock:
         if not _listeners:
             _wrap_calls()
         known = (weakref.ref(listener), threading.get_ident(), before_gather)
         _listeners.append(known)
 
     def stop() -> None:
-        with _lock:
+        with _listeners_lock:
             rest = [other for other in _listeners if other is not known]
             if _listeners and not rest:
                 _restore_calls()
@@ -81,11 +81,11 @@ def listen(listener: WaitListener, before_gather: BeforeGather | None = None) ->
 @contextmanager
 def without_listeners() -> Iterator[None]:
     """Wait without notifying the listeners: for this library's own collectives, which are not part of the training."""
-    _inside.depth = getattr(_inside, "depth", 0) + 1
+    _thread_state.depth = getattr(_thread_state, "depth", 0) + 1
     try:
         yield
     finally:
-        _inside.depth -= 1
+        _thread_state.depth -= 1
 
 
 def _wrap_calls() -> None:
@@ -109,7 +109,7 @@ def _notify_listeners(wait_function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(wait_function)
     def notifying_wait(*args: Any, **kwargs: Any) -> Any:
         # A wait may contain other waits; only the outermost counts.
-        if getattr(_inside, "depth", 0) or not (listeners := _active_listeners()):
+        if getattr(_thread_state, "depth", 0) or not (listeners := _active_listeners()):
             return wait_function(*args, **kwargs)
         with without_listeners():
             for listener in listeners:
@@ -127,7 +127,7 @@ def _check_before_gather(gather_function: Callable[..., Any]) -> Callable[..., A
     @functools.wraps(gather_function)
     def checked_gather(group: Any, *args: Any, **kwargs: Any) -> Any:
         # torch itself gives outputs and inputs by position; whoever names them gathers as without us.
-        if len(args) > 1 and not getattr(_inside, "depth", 0):
+        if len(args) > 1 and not getattr(_thread_state, "depth", 0):
             inputs = args[1]
             here = threading.get_ident()
             for check in [check for _, trains, check in _listeners if check and trains == here]:
@@ -163,8 +163,8 @@ class FSDPWaits:
             for module in model.modules()
             if isinstance(module, kind)
             for handle in (
-                module.register_forward_pre_hook(self._before_parameters, prepend=True),
-                module.register_forward_pre_hook(self._after_parameters, with_kwargs=True),
+                module.register_forward_pre_hook(self._before_unshard, prepend=True),
+                module.register_forward_pre_hook(self._after_unshard, with_kwargs=True),
                 module.register_forward_hook(self._after_forward, prepend=True),
             )
         ]
@@ -175,21 +175,21 @@ class FSDPWaits:
             handle.remove()
         self._handles = []
 
-    def _before_parameters(self, *_: Any) -> None:
+    def _before_unshard(self, *_: Any) -> None:
         self._begins()
 
-    def _after_parameters(self, _: Any, args: Any, kwargs: Any) -> None:
+    def _after_unshard(self, _: Any, args: Any, kwargs: Any) -> None:
         self._ends()
-        for tensor in _tensors((args, kwargs)):
+        for tensor in _iter_tensors((args, kwargs)):
             # FSDP2 scatters a module's gradients at the end of this node
             if tensor.grad_fn is not None and type(tensor.grad_fn).__name__ == "RegisterPostBackwardFunctionBackward":
-                tensor.grad_fn.register_prehook(self._before_parameters)
+                tensor.grad_fn.register_prehook(self._before_unshard)
                 tensor.grad_fn.register_hook(self._after_backward)
                 return
 
     def _after_forward(self, _: Any, args: Any, output: Any) -> None:
         # The hook of the gradient comes before FSDP2's own, that of the node after it.
-        for tensor in _tensors(output):
+        for tensor in _iter_tensors(output):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 tensor.register_hook(self._before_backward)
                 tensor.grad_fn.register_prehook(self._after_backward)
@@ -197,17 +197,17 @@ class FSDPWaits:
     def _before_backward(self, _: Any) -> None:
         if not self._is_callback_queued:  # before FSDP2's own callback, in which it waits for the last gradients
             self._is_callback_queued = True
-            queue_callback(self._before_last)
+            queue_callback(self._before_final_wait)
         self._begins()
 
     def _after_backward(self, *_: Any) -> None:
         self._ends()
 
-    def _before_last(self) -> None:
+    def _before_final_wait(self) -> None:
         self._begins()
-        queue_callback(self._after_last)  # behind those of all modules: they are queued by now
+        queue_callback(self._after_final_wait)  # behind those of all modules: they are queued by now
 
-    def _after_last(self) -> None:
+    def _after_final_wait(self) -> None:
         self._is_callback_queued = False
         self._ends()
 
@@ -217,5 +217,5 @@ def queue_callback(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
+def _iter_tensors(values: Any) -> Iterator[torch.Tensor]:
     return (value for value in torch.utils._pytree.tree_leaves(values) if isinstance(value, torch.Tensor))

@@ -18,20 +18,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.recording.recorder import Recorder, Step
-from paceline.recording.torch.busy_time import CPUMarks, choose_marks
+from paceline.recording.torch.busy_time import CPUEvents, choose_events
 
 if TYPE_CHECKING:
     import torch
 
     from paceline.recording.torch.waits import FSDPWaits
 
-_stated_work: list[float] = []
+_forward_work: list[float] = []
 """Work that a loader stated for the forward pass that begins: one number, or none."""
 
 
-def state_work(work: float) -> None:
+def set_forward_work(work: float) -> None:
     """State the cost of the samples of the forward pass that begins now, in this process, for the recorder."""
-    _stated_work[:] = [work]
+    _forward_work[:] = [work]
 
 
 def forward_work(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
@@ -41,13 +41,13 @@ def forward_work(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
     times what is known of it.
 
     >>> import torch
-    >>> state_work(3.5)
+    >>> set_forward_work(3.5)
     >>> tokens = torch.zeros(4, 100)
     >>> forward_work((tokens,), {}), forward_work((), {"tokens": tokens, "mask": tokens})
     (3.5, 800.0)
     """
-    if _stated_work:
-        return _stated_work.pop()
+    if _forward_work:
+        return _forward_work.pop()
     sizes = [math.prod(map(int, shape)) for shape in shapes_in([*args, *kwargs.values()])]
     return float(sum(sizes)) if sizes else math.nan
 
@@ -88,7 +88,7 @@ class _Iteration:
     # The marks of one iteration. An exchange is a mark for the last bucket being ready, then one per bucket done.
     step: Step
     begin: Any
-    ended_before: Any
+    previous_end: Any
     waits_between: list[list[Any]]
     samples: float = 0.0
     work: float = 0.0
@@ -97,7 +97,7 @@ class _Iteration:
     waits_forward: list[list[Any]] = field(default_factory=list)
     waits_after: list[list[Any]] = field(default_factory=list)
     micro_batches: int = 0
-    stepping: Any = None
+    step_begin: Any = None
     end: Any = None
 
 
@@ -181,7 +181,7 @@ class Watch:
 
         recorder.phases, recorder.wait_in_comm = PHASES, True
         self.model, self.recorder = model, recorder
-        self._marks: Any = choose_marks(model)
+        self._events: Any = choose_events(model)
         self._current_iteration: _Iteration | None = None
         self._forward: Any = None
         self._last_end: Any = None
@@ -192,7 +192,7 @@ class Watch:
         self._waits_between: list[list[Any]] = []
         self.times_exchanges = False
         self._stop_listening = listen(self)
-        self._waits: FSDPWaits | None = None if isinstance(self._marks, CPUMarks) else FSDPWaits(model, self)
+        self._waits: FSDPWaits | None = None if isinstance(self._events, CPUEvents) else FSDPWaits(model, self)
         self._samples, self._work, self._optimizer = samples, work, optimizer
         self._grad_enabled = torch.is_grad_enabled  # kept, so that the hooks need not import torch in every step
         self._parameters = {id(parameter) for parameter in model.parameters()}
@@ -223,7 +223,7 @@ class Watch:
             self._waits.close()
         self._stop_listening()
         if self._pending_iterations:
-            self._marks.wait(self._pending_iterations[-1].end)
+            self._events.wait(self._pending_iterations[-1].end)
         while self._pending_iterations:
             self._write(self._pending_iterations.popleft())
 
@@ -240,7 +240,7 @@ class Watch:
             return
         if self._current_iteration is None:
             self._time_exchanges()
-            step, begin = self.recorder.begin(), self._marks.mark()
+            step, begin = self.recorder.begin(), self._events.mark()
             self._current_iteration = _Iteration(step, begin, self._last_end, self._waits_between)
             self._waits_between = []
         iteration = self._current_iteration
@@ -248,12 +248,12 @@ class Watch:
         # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
         iteration.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
         iteration.work += self._work(args, kwargs)
-        self._forward = self._marks.mark()
+        self._forward = self._events.mark()
 
     def after_forward(self, module: Any, args: Any, output: Any) -> None:
         """Note that a forward pass is over."""
         if self._current_iteration is not None and self._forward is not None:
-            self._current_iteration.forward.append((self._forward, self._marks.mark()))
+            self._current_iteration.forward.append((self._forward, self._events.mark()))
             self._forward = None
 
     def wait_begins(self) -> None:
@@ -261,7 +261,7 @@ class Watch:
         self._depth += 1
         if self._depth > 1:
             return
-        self._wait, iteration = [self._marks.mark()], self._current_iteration
+        self._wait, iteration = [self._events.mark()], self._current_iteration
         if iteration is None:
             self._waits_between.append(self._wait)
         else:
@@ -271,27 +271,27 @@ class Watch:
         """Note that the collective's wait is over."""
         self._depth = max(self._depth - 1, 0)
         if self._wait is not None and not self._depth:
-            self._wait.append(self._marks.mark())
+            self._wait.append(self._events.mark())
             self._wait = None
 
     def before_step(self, optimizer: Any, *args: Any) -> None:
         """Note that all gradients are ready and an optimizer begins its step; a step may call that of another class."""
         iteration = self._current_iteration
-        if self.is_of_model(optimizer) and iteration is not None and iteration.stepping is None:
-            iteration.stepping = self._marks.mark()
+        if self.is_of_model(optimizer) and iteration is not None and iteration.step_begin is None:
+            iteration.step_begin = self._events.mark()
 
     def after_step(self, optimizer: Any, *args: Any) -> None:
         """Note that the optimizer's step, and with it the iteration, is over; write those whose times are known."""
         if not self.is_of_model(optimizer) or self._current_iteration is None:
             return
         iteration, self._current_iteration, self._exchange = self._current_iteration, None, None
-        iteration.end = self._last_end = self._marks.mark()
+        iteration.end = self._last_end = self._events.mark()
         self._pending_iterations.append(iteration)
         # In order, and only iterations that the device has passed: waiting for it would slow the training down.
-        while self._pending_iterations and self._marks.has_passed(self._pending_iterations[0].end):
+        while self._pending_iterations and self._events.has_passed(self._pending_iterations[0].end):
             self._write(self._pending_iterations.popleft())
 
-    def timed(self, hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def time_hook(self, hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Return your own communication hook with marks; register it instead of the hook, before the first step."""
         self.times_exchanges = True
 
@@ -304,14 +304,14 @@ class Watch:
                 self._current_iteration.exchanges.append(self._exchange)
             marked = self._exchange
             if bucket.is_last():
-                marked[0], self._exchange = self._marks.mark(), None
-            return add_callback(hook(state, bucket), functools.partial(self._mark_done, marked))
+                marked[0], self._exchange = self._events.mark(), None
+            return add_callback(hook(state, bucket), functools.partial(self._record_exchange_end, marked))
 
         return timed_hook
 
-    def _mark_done(self, iterations: list[Any], future: Any) -> Any:
+    def _record_exchange_end(self, iterations: list[Any], future: Any) -> Any:
         result = future.value()
-        iterations.append(self._marks.mark())
+        iterations.append(self._events.mark())
         return result
 
     def _time_exchanges(self) -> None:
@@ -322,16 +322,16 @@ class Watch:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         try:
-            model.register_comm_hook(model.process_group, self.timed(allreduce_hook))
+            model.register_comm_hook(model.process_group, self.time_hook(allreduce_hook))
         except RuntimeError as error:
             raise RuntimeError(
                 "this model already has a communication hook, so waiting cannot be separated from work: "
-                "register `watching.timed(hook)` instead of that hook"
+                "register `watching.time_hook(hook)` instead of that hook"
             ) from error
 
     def _write(self, iteration: _Iteration) -> None:
-        seconds, step, first = self._marks.seconds, iteration.step, iteration.ended_before is None
-        stepping = iteration.end if iteration.stepping is None else iteration.stepping
+        seconds, step, first = self._events.seconds, iteration.step, iteration.previous_end is None
+        stepping = iteration.end if iteration.step_begin is None else iteration.step_begin
         in_forward, after, in_between = (
             # A wait without an end was still under way when the recording stopped.
             sum(seconds(*wait) for wait in waits if len(wait) == 2)
@@ -341,7 +341,7 @@ class Watch:
             max(0.0, *(seconds(ready, each) for each in done)) for ready, *done in iteration.exchanges if done and ready
         )
         within = exchanged + in_forward + after
-        between = math.nan if first else max(0.0, seconds(iteration.ended_before, iteration.begin) - in_between)
+        between = math.nan if first else max(0.0, seconds(iteration.previous_end, iteration.begin) - in_between)
         # Exchanges and waits are measured separately and may overlap, so the rest could come out negative.
         computing = max(0.0, seconds(iteration.begin, iteration.end) - within)
         # The time before a forward pass belongs to it: there its batch is loaded.
