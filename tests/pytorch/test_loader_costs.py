@@ -184,7 +184,7 @@ COLUMNS = """
 import os
 os.environ["HF_HOME"] = os.getcwd()
 import datasets
-from paceline.torch.costs import numbers_of
+from paceline.torch.costs import read_numbers
 from paceline.torch.agreement import checksum_of
 
 class Unread(datasets.Dataset):
@@ -198,7 +198,7 @@ data = datasets.Dataset.from_dict({"input_ids": tokens, "labels": labels, "lengt
 data = data.select([5, 4, 3, 2, 1, 0])
 data.__class__ = Unread
 for column in ("input_ids", "length"):
-    assert numbers_of(data, column, "lengths").tolist() == [9, 5, 1, 4, 1, 3]
+    assert read_numbers(data, column, "lengths").tolist() == [9, 5, 1, 4, 1, 3]
 
 data.__class__ = datasets.Dataset
 first, second = (data.shard(2, index) for index in (0, 1))

@@ -43,13 +43,13 @@ def samples():
 
 def test_loop_is_under_way_until_left():
     loader = BalancedLoader(samples(), 8, rank=0, world_size=2)
-    seen = [loader.looping]
+    seen = [loader.is_iterating]
     for _ in loader:
-        seen.append(loader.looping)
+        seen.append(loader.is_iterating)
         break
-    seen.append(loader.looping)
-    seen += [loader.looping for _ in loader]
-    assert [*seen, loader.looping] == [False, True, False, True, True, True, False]
+    seen.append(loader.is_iterating)
+    seen += [loader.is_iterating for _ in loader]
+    assert [*seen, loader.is_iterating] == [False, True, False, True, True, True, False]
 
 
 def trained():

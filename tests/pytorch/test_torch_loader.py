@@ -139,7 +139,7 @@ def test_astray_rank_follows_the_others(num_workers):
     second.sizes = np.array([1, 7])
     next(others)  # cut with sizes that the first rank does not know
     second.sizes = np.array([4, 4])
-    second.sync_from(first.place())
+    second.sync_from(first.position_state())
     rest = [*batches, *others]
     assert [len(batch) for batch in rest] == [4] * 8
     assert len(set(torch.cat(rest).tolist())) == 32

@@ -83,7 +83,7 @@ class Fleet(RuleBasedStateMachine):
         """Do what a balancer does: adopt the place of another rank, and set equal new sizes on all ranks."""
         if self.adopts_from is not None:
             if rank == self.adopts_from:
-                self.state, self.restart = loader.place(), loader.state_dict()
+                self.state, self.restart = loader.position_state(), loader.state_dict()
             loader.sync_from(self.state)
         astray = rank == self.strays and self.adopts_from is None
         loader.sizes = self.random_sizes(np.random.default_rng([self.turns[rank], int(astray)]))

@@ -365,5 +365,5 @@ def test_listeners_told_of_starts_and_batches():
     list(loader)
     assert told == ["start", "start", "before", ([10], 10), "before", ([5], 5)]
     told.clear()
-    loader.sync_from(loader.place())
+    loader.sync_from(loader.position_state())
     assert told == ["start"]

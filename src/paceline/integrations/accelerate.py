@@ -60,7 +60,7 @@ class BalancedLoader(GlobalLoader):
         """Return the batches of an epoch as one process alone would have them."""
         if self._process_batch is None:
             return super().__len__() * self.world_size
-        return GlobalBatch(self._process_batch, 1, self._rule.drop_last).batches(len(self._assigner.order))
+        return GlobalBatch(self._process_batch, 1, self._rule.drop_last).num_batches(len(self._assigner.order))
 
 
 def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = (), **options: Any) -> Any:

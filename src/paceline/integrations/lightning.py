@@ -158,7 +158,7 @@ def _configure_loader(trainer: Any) -> BalancedLoader:
             "Lightning steps the optimizer after the same number of batches on every rank, but with "
             "micro_batch= or pack= these differ: remove it, and set accumulate_grad_batches"
         )
-    if loader.varies:
+    if loader.length_varies:
         raise ValueError(
             "Lightning reads the number of batches once, but with global_tokens it differs from epoch to epoch, and "
             "samples would be left out: set global_batch instead, with cap= to limit a rank's tokens"

@@ -20,10 +20,10 @@ from paceline.coordinator.policy import Policy
 from paceline.predictors import Auto, Curves, Predictor, Report
 from paceline.recording.torch.busy_time import BusyTimer, CPUEvents, CUDAEvents
 from paceline.solver import split
-from paceline.torch.assigner import Order
+from paceline.torch.assigner import SampleOrder
 from paceline.torch.counting import LoopError
 from paceline.torch.loader_options import require_int
-from paceline.torch.loading import BatchSource, OnDemand
+from paceline.torch.loading import BatchSource, OnDemandSource
 from paceline.torch.reports import MIN_BATCH_SHARE
 from paceline.torch.state_lists import from_lists, to_lists
 
@@ -122,8 +122,8 @@ class ReplicaLoader:
         self.name = name or os.environ.get("REPLICA_GROUP_ID") or f"{socket.gethostname()}:{os.getpid()}"
         if len(self.name.encode()) > MAX_NAME_BYTES:
             raise ValueError(f"name must have at most {MAX_NAME_BYTES} bytes in UTF-8, got {self.name!r}")
-        self._order = Order(len(dataset), bool(shuffle), require_int("seed", seed, 0))
-        self._source: BatchSource = OnDemand(dataset, collate_fn)
+        self._order = SampleOrder(len(dataset), bool(shuffle), require_int("seed", seed, 0))
+        self._source: BatchSource = OnDemandSource(dataset, collate_fn)
         self._timer = BusyTimer(CUDAEvents(self.device) if self.device.type == "cuda" else CPUEvents())
         self.balancer = LoadBalancer(
             Auto() if predictor is None else predictor,
@@ -267,7 +267,7 @@ class ReplicaLoader:
     def _sample_indices(self) -> NDArray[np.int64]:
         epoch, step = divmod(self.manager.current_step(), len(self))
         if self._epoch_order[0] != epoch:
-            self._epoch_order = epoch, self._order.of(epoch)
+            self._epoch_order = epoch, self._order.epoch_indices(epoch)
         first = step * self.global_batch + int(self.sizes[: self._rank].sum())
         # A replica without a part of a short last batch computes one sample that counts nothing.
         samples = self._epoch_order[1][first : first + int(self.sizes[self._rank])]

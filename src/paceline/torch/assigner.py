@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Sizes
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 
-Samples = NDArray[np.int64]
+SampleIndices = NDArray[np.int64]
 
 Sampler = torch.utils.data.Sampler[int] | Sequence[int]
 
 
 @dataclass(frozen=True)
-class Order:
+class SampleOrder:
     """The order of every epoch, the same on every rank: shuffled, as they are numbered, or the sampler's."""
 
     samples: int
@@ -34,16 +34,16 @@ class Order:
         sampler: Any = self.sampler  # not every sampler has a length; Python's error says so
         return self.samples if sampler is None else len(sampler)
 
-    def of(self, epoch: int, ranks: int = 1) -> Samples:
+    def epoch_indices(self, epoch: int, ranks: int = 1) -> SampleIndices:
         """Return the numbers of the epoch's samples, for so many ranks."""
         if self.sampler is not None:
-            return self._order_of_sampler(self.sampler, epoch, ranks)
+            return self._sampler_indices(self.sampler, epoch, ranks)
         if not self.shuffle:
             return np.arange(self.samples)
         # Sorting raw random bits: the stream of a bit generator is the same in every version of numpy.
         return np.argsort(np.random.PCG64([self.seed, epoch]).random_raw(self.samples), kind="stable")
 
-    def _order_of_sampler(self, sampler: Any, epoch: int, ranks: int) -> Samples:
+    def _sampler_indices(self, sampler: Any, epoch: int, ranks: int) -> SampleIndices:
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         order = np.array(list(sampler), dtype=np.int64).reshape(-1)
@@ -88,7 +88,7 @@ class Assigner(ABC):
 
     @property
     @abstractmethod
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True if the epoch has no further batch."""
 
     @abstractmethod
@@ -108,7 +108,7 @@ class Assigner(ABC):
         """Count the next batch as taken."""
 
     @abstractmethod
-    def check(self, state: State, *, with_rest: bool) -> None:
+    def require_loadable(self, state: State, *, with_rest: bool) -> None:
         """Refuse a state with which the epoch, or the rest of it, cannot go on; change nothing."""
 
     @abstractmethod
@@ -137,64 +137,64 @@ class EpochAssigner(Assigner):
 
     Attributes
     ----------
-    numbers
-        The epoch's samples in their order; the first ``place`` of them are in a batch or in a buffer.
+    indices
+        The epoch's samples in their order; the first ``offset`` of them are in a batch or in a buffer.
     buffers
         Samples drawn for each rank in advance; empty where batches are cut when they are taken.
-    varies
+    length_varies
         Whether epochs have different numbers of batches.
     """
 
     remaining: int
-    buffered = varies = False
+    buffered = length_varies = False
 
-    def __init__(self, order: Order, rule: GlobalBatch, rank: int) -> None:
+    def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int) -> None:
         super().__init__(rule, rank)
         self.order = order
         self._min_left = rule.min_left
         self._unique = False
-        self._rank_batch = RankBatch(rule.equal())
+        self._rank_batch = RankBatch(rule.equal_sizes())
         self.end()
 
     @abstractmethod
-    def samples_to_load(self, requested: int) -> tuple[Samples, int]:
+    def samples_to_load(self, requested_end: int) -> tuple[SampleIndices, int]:
         """Return the samples to load next, those of this rank if shares stay as they are, and how far they reach.
 
-        ``requested`` says how far they were asked for: 0 at the start, and then what was returned beside the last ones.
+        ``requested_end`` is how far they were asked for: 0 at first, then what was returned beside the last ones.
         """
 
-    def asks_for_next(self, requested: int) -> bool:
+    def may_request_next(self, requested_end: int) -> bool:
         """Return whether the next request is for samples of the next batch, none of which was requested before."""
-        return requested <= self.place
+        return requested_end <= self.offset
 
     @abstractmethod
-    def settled_samples(self) -> Samples:
+    def settled_samples(self) -> SampleIndices:
         """Return requested samples that the next batch settles: this rank takes them then, or not at all."""
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True if the epoch has no further batch."""
         return self.remaining < self._min_left
 
     def start(self, epoch: int) -> None:
         """Begin this epoch."""
         self.end()
-        numbers = self.order.of(epoch, self.rule.world_size)
+        numbers = self.order.epoch_indices(epoch, self.rule.world_size)
         self.epoch, self.batches = epoch, 0
         self._unique = self.order.sampler is not None  # such an order may not come again: a state holds it
         self.digest = zlib.crc32(numbers.astype("<i8").tobytes()) if self._unique else 0
-        self._move_to(numbers, 0)
+        self._set_offset(numbers, 0)
 
     def end(self) -> None:
         """Leave out the rest of the epoch."""
         self.buffers = [np.arange(0)] * self.rule.world_size
-        self._move_to(np.arange(0), 0)
+        self._set_offset(np.arange(0), 0)
 
-    def batches_in(self, epoch: int) -> int:
+    def num_batches_in(self, epoch: int) -> int:
         """Return the batches of a whole epoch: of the one under way, or else of this one."""
-        return self.rule.batches(len(self.order))
+        return self.rule.num_batches(len(self.order))
 
-    def check(self, state: State, *, with_rest: bool) -> None:
+    def require_loadable(self, state: State, *, with_rest: bool) -> None:
         """Refuse a state of other samples or another order, or a rest that is too small for so many ranks."""
         require_same(state, {name: getattr(self.order, name) for name in ("samples", "seed", "shuffle")})
         left, ranks = int(state["remaining"]), self.rule.world_size
@@ -210,10 +210,10 @@ class EpochAssigner(Assigner):
         known = {name: getattr(self.order, name) for name in ("samples", "seed", "shuffle")}
         known |= {name: getattr(self, name) for name in ("epoch", "batches", "digest", "remaining")}
         known |= {  # named as in states of earlier versions
-            "drawn": self.place,
+            "drawn": self.offset,
             "held": np.concatenate(self.buffers),
             "buffers": [len(buffer) for buffer in self.buffers],
-            "sampler": self.numbers if self._unique else np.arange(0),
+            "sampler": self.indices if self._unique else np.arange(0),
         }
         return {name: np.array(value) for name, value in known.items()}
 
@@ -225,17 +225,17 @@ class EpochAssigner(Assigner):
             self.end()
             return
         self._unique = self._unique or len(state["sampler"]) > 0
-        numbers = np.array(state["sampler"]) if len(state["sampler"]) else self.numbers
-        place, held, lengths = int(state["drawn"]), np.array(state["held"]), np.array(state["buffers"])
+        numbers = np.array(state["sampler"]) if len(state["sampler"]) else self.indices
+        offset, held, lengths = int(state["drawn"]), np.array(state["held"]), np.array(state["buffers"])
         if self.buffered and len(lengths) == self.rule.world_size:
             self.buffers = np.split(held, np.cumsum(lengths)[:-1])
         elif len(held):
-            numbers, place, self._unique = np.concatenate([held, numbers[place:]]), 0, True
-        self._move_to(numbers, place)
+            numbers, offset, self._unique = np.concatenate([held, numbers[offset:]]), 0, True
+        self._set_offset(numbers, offset)
 
-    def _move_to(self, numbers: Samples, place: int) -> None:
-        self.numbers, self.place = numbers, place
-        self.remaining = len(numbers) - place + sum(len(buffer) for buffer in self.buffers)
+    def _set_offset(self, indices: SampleIndices, offset: int) -> None:
+        self.indices, self.offset = indices, offset
+        self.remaining = len(indices) - offset + sum(len(buffer) for buffer in self.buffers)
 
 
 def require_same(state: State, expected: Mapping[str, object]) -> None:
@@ -254,46 +254,46 @@ class SliceAssigner(EpochAssigner):
     A state is a place in the order, whatever the number of ranks.
     """
 
-    def __init__(self, order: Order, rule: GlobalBatch, rank: int) -> None:
+    def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int) -> None:
         super().__init__(order, rule, rank)
         self._full_below = rule.samples + rule.world_size
-        self._shares_W = rule.equal()
+        self._shares_W = rule.equal_sizes()
         self._cut_for: Sizes | None = None
 
-    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
+    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, SampleIndices]:
         """Return facts about the next batch, and this rank's samples."""
         if shares_W is not self._cut_for or self.remaining < self._full_below:
             self._cut_batch(shares_W)
-        first = self.place + self._first
-        return self._rank_batch, self.numbers[first : first + self._count]
+        first = self.offset + self._first
+        return self._rank_batch, self.indices[first : first + self._count]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
-        self.place += self._total
+        self.offset += self._total
         self.remaining -= self._total
         self.batches += 1
         self.digest = zlib.crc32(self._bytes, self.digest)
 
-    def after(self, place: int) -> int | None:
+    def batch_end(self, offset: int) -> int | None:
         """Return the end of the global batch that begins at this place; None if none begins there."""
-        left = len(self.numbers) - place
-        return place + self.rule.count(left) if left >= self._min_left else None
+        left = len(self.indices) - offset
+        return offset + self.rule.next_batch_samples(left) if left >= self._min_left else None
 
-    def samples_to_load(self, requested: int) -> tuple[Samples, int]:
+    def samples_to_load(self, requested_end: int) -> tuple[SampleIndices, int]:
         """Return this rank's part of one more global batch, and where that ends."""
-        place = max(requested, self.place)
-        end = self.after(place)
+        place = max(requested_end, self.offset)
+        end = self.batch_end(place)
         return (np.arange(0), place) if end is None else (self.rank_samples(place), end)
 
-    def settled_samples(self) -> Samples:
+    def settled_samples(self) -> SampleIndices:
         """Return the samples of the next global batch: other ranks take the rest of it."""
-        return self.numbers[self.place : self.after(self.place)]
+        return self.indices[self.offset : self.batch_end(self.offset)]
 
-    def rank_samples(self, place: int) -> Samples:
+    def rank_samples(self, offset: int) -> SampleIndices:
         """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
-        sizes = self.rule.sizes(len(self.numbers) - place, self._shares_W).tolist()
-        first = place + sum(sizes[: self.rank])
-        return self.numbers[first : first + sizes[self.rank]]
+        sizes = self.rule.sizes(len(self.indices) - offset, self._shares_W).tolist()
+        first = offset + sum(sizes[: self.rank])
+        return self.indices[first : first + sizes[self.rank]]
 
     def _cut_batch(self, shares_W: Sizes) -> None:
         """Compute what these shares mean for the next batch, and for all full ones as long as they stay."""
@@ -318,41 +318,41 @@ class BufferAssigner(EpochAssigner):
     _consumed = _reach = 0
     """Samples that this rank has taken, and the end up to which its buffer stayed since it was last asked for some."""
 
-    def __init__(self, order: Order, rule: GlobalBatch, rank: int, batches_ahead: int = 32) -> None:
+    def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int, batches_ahead: int = 32) -> None:
         self.batches_ahead = batches_ahead
         super().__init__(order, rule, rank)
 
-    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
+    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, SampleIndices]:
         """Return facts about the next batch, and this rank's samples."""
         sizes_W = self.rule.sizes(self.remaining, shares_W)
         if sizes_W is not self._rank_batch.sizes:
             self._rank_batch = RankBatch(sizes_W)
-        held_W, drawable = self._buffer_lengths(), len(self.numbers) - self.place
+        held_W, drawable = self._buffer_lengths(), len(self.indices) - self.offset
         short_W = (1 + self.batches_ahead) * sizes_W - held_W
         if drawable and short_W.max() > 0:
             needed = int(np.max(-(-short_W // np.maximum(sizes_W, 1))))
             # A buffer is copied when it grows, so it grows by several rounds at once.
-            self._draw(sizes_W, max(needed, min(8, self.batches_ahead)))
-        if self.place == len(self.numbers):
-            self._even_out(sizes_W)
+            self._fill_buffers(sizes_W, max(needed, min(8, self.batches_ahead)))
+        if self.offset == len(self.indices):
+            self._level_buffers(sizes_W)
         # Another rank may have been given this buffer's end: what comes there later has not been asked for.
         self._reach = min(self._reach, self._consumed + len(self.buffers[self.rank]))
         return self._rank_batch, self.buffers[self.rank][: sizes_W[self.rank]]
 
-    def samples_to_load(self, requested: int) -> tuple[Samples, int]:
+    def samples_to_load(self, requested_end: int) -> tuple[SampleIndices, int]:
         """Return the next samples of the buffer, up to the end of a batch; their count begins with the loop."""
         buffer, size = self.buffers[self.rank], self._rank_batch.local(self.rank)
         # What came back from another rank can be taken without having been asked for again.
-        first = max(0, min(requested, self._reach) - self._consumed)
+        first = max(0, min(requested_end, self._reach) - self._consumed)
         self._reach = self._consumed + len(buffer)
         samples = buffer[first : (first // size + 1) * size]
         return samples, self._consumed + first + len(samples)
 
-    def asks_for_next(self, requested: int) -> bool:
+    def may_request_next(self, requested_end: int) -> bool:
         """Return True: the whole buffer is requested sooner or later, from its front."""
         return True
 
-    def settled_samples(self) -> Samples:
+    def settled_samples(self) -> SampleIndices:
         """Return this rank's part of the next batch: the rest of its buffer stays."""
         return self.buffers[self.rank][: self._rank_batch.local(self.rank)]
 
@@ -365,32 +365,32 @@ class BufferAssigner(EpochAssigner):
         self.remaining -= self._rank_batch.total
         self.digest = zlib.crc32(sizes_W.astype("<i8").tobytes(), self.digest)
 
-    def _move_to(self, numbers: Samples, place: int) -> None:
-        super()._move_to(numbers, place)
+    def _set_offset(self, indices: SampleIndices, offset: int) -> None:
+        super()._set_offset(indices, offset)
         self._consumed = self._reach = 0
 
     def _buffer_lengths(self) -> Sizes:
         return np.array([len(buffer) for buffer in self.buffers])
 
-    def _draw(self, sizes_W: Sizes, rounds: int) -> None:
+    def _fill_buffers(self, sizes_W: Sizes, num_rounds: int) -> None:
         """Draw this many rounds, a batch for each rank in turn; the order's last round may be incomplete."""
         total = int(sizes_W.sum())
-        samples = self.numbers[self.place : self.place + rounds * total]
-        self.place += len(samples)
+        samples = self.indices[self.offset : self.offset + num_rounds * total]
+        self.offset += len(samples)
         full, rest = np.split(samples, [len(samples) // total * total])
-        borders_W1 = _borders(sizes_W)
+        borders_W1 = _rank_offsets(sizes_W)
         full_RX, rest_W1 = full.reshape(-1, total), borders_W1 * len(rest) // total
         for rank, buffer in enumerate(self.buffers):
             mine = full_RX[:, borders_W1[rank] : borders_W1[rank + 1]].ravel()
             self.buffers[rank] = np.concatenate([buffer, mine, rest[rest_W1[rank] : rest_W1[rank + 1]]])
 
-    def _even_out(self, sizes_W: Sizes) -> None:
+    def _level_buffers(self, sizes_W: Sizes) -> None:
         """Near the end of the epoch, when nothing is left to draw: let all buffers last equally long.
 
         While sizes stay they do, and nothing moves. Who has more gives from the end of its buffer, which is not loaded
         yet but in the last few batches.
         """
-        held_W, borders_W1 = self._buffer_lengths(), _borders(sizes_W)
+        held_W, borders_W1 = self._buffer_lengths(), _rank_offsets(sizes_W)
         fair_W1 = borders_W1 * held_W.sum() // borders_W1[-1]
         spare_W = held_W - (fair_W1[1:] - fair_W1[:-1])
         for taker in np.flatnonzero(spare_W < 0):
@@ -404,7 +404,7 @@ class BufferAssigner(EpochAssigner):
                 spare_W[taker] += count
 
 
-def _borders(sizes_W: Sizes) -> Sizes:
+def _rank_offsets(sizes_W: Sizes) -> Sizes:
     """Return where each rank's part of a global batch begins, and where the last one ends, ``[W + 1]``."""
     borders_W1 = np.zeros(len(sizes_W) + 1, dtype=np.int64)
     sizes_W.cumsum(out=borders_W1[1:])

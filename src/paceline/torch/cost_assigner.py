@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline._arrays import Sizes
 from paceline.solver import Assignment, Packing
-from paceline.torch.assigner import Order, Samples, SliceAssigner
+from paceline.torch.assigner import SampleIndices, SampleOrder, SliceAssigner
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 
@@ -19,10 +19,10 @@ from paceline.torch.global_batch import GlobalBatch, RankBatch
 class CostAssigner(SliceAssigner):
     """Cuts the epoch's order into the global batches that come without costs, and divides each by cost."""
 
-    def __init__(self, order: Order, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
+    def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
         self.costs, self.table = costs, table
-        self.coefficients, self.varies = table.prior, costs.global_tokens is not None
-        self._assignment_cache: dict[tuple[int, bytes, bytes], Assignment | Packed] = {}
+        self.coefficients, self.length_varies = table.prior, costs.global_tokens is not None
+        self._assignment_cache: dict[tuple[int, bytes, bytes], Assignment | PackedBatch] = {}
         self._batches_counted = (-1, 0)
         super().__init__(order, rule, rank)
 
@@ -30,39 +30,39 @@ class CostAssigner(SliceAssigner):
         """Begin this epoch; refuse it if a global batch of it exceeds what all ranks may take."""
         super().start(epoch)
         if self.costs.cap is not None:
-            self._require_room(self.costs.cap)
+            self._require_within_cap(self.costs.cap)
 
-    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
+    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, SampleIndices]:
         """Return facts about the next batch, and this rank's samples."""
         self._shares_W = shares_W
-        samples = self.rank_samples(self.place)
-        return RankBatch(self._assignment(self.place).counts, self.features(samples)), samples
+        samples = self.rank_samples(self.offset)
+        return RankBatch(self._assignment(self.offset).counts, self.features(samples)), samples
 
     def advance(self) -> None:
         """Count the next batch as taken."""
-        owner_N = self._assignment(self.place).owner
-        self.place += len(owner_N)
+        owner_N = self._assignment(self.offset).owner
+        self.offset += len(owner_N)
         self.remaining -= len(owner_N)
         self.batches += 1
         self.digest = zlib.crc32(owner_N.astype("<i8").tobytes(), self.digest)
-        self._assignment_cache = {key: known for key, known in self._assignment_cache.items() if key[0] >= self.place}
+        self._assignment_cache = {key: known for key, known in self._assignment_cache.items() if key[0] >= self.offset}
 
-    def after(self, place: int) -> int | None:
+    def batch_end(self, offset: int) -> int | None:
         """Return the end of the global batch that begins at this place; None if none begins there."""
-        return self._batch_end(place) if self.costs.global_tokens else super().after(place)
+        return self._token_batch_end(offset) if self.costs.global_tokens else super().batch_end(offset)
 
-    def rank_samples(self, place: int) -> Samples:
+    def rank_samples(self, offset: int) -> SampleIndices:
         """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
-        return self._batch_samples(place)[self._assignment(place).samples_of(self.rank)]
+        return self._batch_samples(offset)[self._assignment(offset).samples_of(self.rank)]
 
-    def features(self, samples: Samples) -> tuple[float, ...]:
+    def features(self, samples: SampleIndices) -> tuple[float, ...]:
         """Return the features of the work of samples of this rank."""
         return self.costs.work(self.table[samples])
 
-    def batches_in(self, epoch: int) -> int:
+    def num_batches_in(self, epoch: int) -> int:
         """Return the batches of a whole epoch: of the one under way, or else of this one."""
         if not self.costs.global_tokens:
-            return super().batches_in(epoch)
+            return super().num_batches_in(epoch)
         epoch = self.epoch if self.remaining else epoch
         if self._batches_counted[0] != epoch or self.order.sampler is not None:  # trainers ask at every batch
             free = replace(self.costs, cap=None)
@@ -75,52 +75,52 @@ class CostAssigner(SliceAssigner):
         """Return what must be the same on every rank, beside the order and the rule."""
         return {"costs of the samples": self.table.digest, **self.costs.settings()}
 
-    def _move_to(self, numbers: Samples, place: int) -> None:
-        super()._move_to(numbers, place)
+    def _set_offset(self, indices: SampleIndices, offset: int) -> None:
+        super()._set_offset(indices, offset)
         self._assignment_cache = {}
         if self.costs.global_tokens:
-            self._until_N1 = np.concatenate([[0.0], self.table.tokens[numbers].cumsum()])
+            self._until_N1 = np.concatenate([[0.0], self.table.tokens[indices].cumsum()])
 
     def _batch_ends(self) -> Sizes:
         """Return where the global batches of this epoch end that have not been taken."""
-        ends, end = [], self.after(self.place)
+        ends, end = [], self.batch_end(self.offset)
         while end is not None:
             ends.append(end)
-            end = self.after(end)
+            end = self.batch_end(end)
         return np.array(ends, dtype=np.int64)
 
-    def _batch_end(self, place: int) -> int | None:
+    def _token_batch_end(self, offset: int) -> int | None:
         """Return where a global batch ends that fills the budget of tokens.
 
         Fewer samples than ranks are not worth a batch: they take from the one before.
         """
-        left, ranks = len(self.numbers) - place, self.rule.world_size
+        left, ranks = len(self.indices) - offset, self.rule.world_size
         if not left:
             return None
-        budget = self._until_N1[place] + self.costs.global_tokens
-        within = int(np.searchsorted(self._until_N1, budget, side="right")) - 1 - place
+        budget = self._until_N1[offset] + self.costs.global_tokens
+        within = int(np.searchsorted(self._until_N1, budget, side="right")) - 1 - offset
         count = min(max(within, ranks), left)
         if 0 < left - count < ranks:
             count = left - ranks if left >= 2 * ranks else left
-        return place + count
+        return offset + count
 
-    def _batch_samples(self, place: int) -> Samples:
-        return self.numbers[place : self.after(place)]
+    def _batch_samples(self, offset: int) -> SampleIndices:
+        return self.indices[offset : self.batch_end(offset)]
 
-    def _assignment(self, place: int) -> Assignment | Packed:
+    def _assignment(self, offset: int) -> Assignment | PackedBatch:
         assert self.coefficients is not None
-        key = (place, self._shares_W.tobytes(), self.coefficients.tobytes())
+        key = (offset, self._shares_W.tobytes(), self.coefficients.tobytes())
         if key not in self._assignment_cache:
-            self._assignment_cache[key] = self._divide_batch(self.table[self._batch_samples(place)])
+            self._assignment_cache[key] = self._divide_batch(self.table[self._batch_samples(offset)])
         return self._assignment_cache[key]
 
-    def _divide_batch(self, samples: SampleCosts) -> Assignment | Packed:
+    def _divide_batch(self, samples: SampleCosts) -> Assignment | PackedBatch:
         assert self.coefficients is not None
         return self.costs.assign_samples(samples, self._shares_W, self.coefficients, self.min_samples)
 
-    def _require_room(self, rank_cap: float) -> None:
+    def _require_within_cap(self, rank_cap: float) -> None:
         """Refuse an epoch in which a global batch exceeds what all ranks may take, before it begins."""
-        until_N1 = np.concatenate([[0.0], self.table.tokens[self.numbers].cumsum()])
+        until_N1 = np.concatenate([[0.0], self.table.tokens[self.indices].cumsum()])
         ends, ranks = self._batch_ends(), self.rule.world_size
         tokens_B = until_N1[ends] - until_N1[np.concatenate([[0], ends[:-1]])]
         if (tokens_B > rank_cap * ranks).any():
@@ -131,12 +131,12 @@ class CostAssigner(SliceAssigner):
             )
 
 
-Pack = bool | Literal["lockstep"]
+PackOption = bool | Literal["lockstep"]
 """Whether samples are packed, and for ranks that wait for each other after every micro-batch."""
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class PackedBatch:
     """A packed global batch in which every rank has a sample."""
 
     owner: Sizes
@@ -158,15 +158,15 @@ class PackAssigner(CostAssigner):
     """
 
     def __init__(
-        self, order: Order, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts, *, lockstep: bool
+        self, order: SampleOrder, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts, *, lockstep: bool
     ) -> None:
         self.lockstep = lockstep
         super().__init__(order, rule, rank, costs, table)
 
-    def borders(self) -> list[tuple[int, int]]:
+    def micro_batch_bounds(self) -> list[tuple[int, int]]:
         """Return where each micro-batch of the next batch begins and ends among this rank's samples."""
-        packed = self._assignment(self.place)
-        assert isinstance(packed, Packed)
+        packed = self._assignment(self.offset)
+        assert isinstance(packed, PackedBatch)
         ends = np.cumsum([0, *map(len, packed.micro_batches[self.rank])]).tolist()
         return list(pairwise(ends))
 
@@ -174,16 +174,16 @@ class PackAssigner(CostAssigner):
         """Return what must be the same on every rank, beside the order and the rule."""
         return {"pack": "lockstep" if self.lockstep else True, **super().settings()}
 
-    def _divide_batch(self, samples: SampleCosts) -> Packed:
+    def _divide_batch(self, samples: SampleCosts) -> PackedBatch:
         assert self.coefficients is not None
         packing = self.costs.pack_samples(samples, self._shares_W, self.coefficients, lockstep=self.lockstep)
-        return _with_samples_for_all(packing)
+        return _fill_empty_ranks(packing)
 
-    def _require_room(self, rank_cap: float) -> None:
+    def _require_within_cap(self, rank_cap: float) -> None:
         """Do nothing: a rank takes as many micro-batches as it needs, and longer samples were refused."""
 
 
-def _with_samples_for_all(packing: Packing) -> Packed:
+def _fill_empty_ranks(packing: Packing) -> PackedBatch:
     """Return a packing in which a rank without samples has got one of the last of a rank that has several.
 
     A rank without a backward pass would leave the others waiting for its gradients.
@@ -199,4 +199,4 @@ def _with_samples_for_all(packing: Packing) -> Packed:
             del parts[giver][place]
         parts[rank] = [sample, *parts[rank][1:]]
         owner_N[sample], counts_W = rank, counts_W + (np.arange(ranks) == rank) - (np.arange(ranks) == giver)
-    return Packed(owner_N, counts_W, parts)
+    return PackedBatch(owner_N, counts_W, parts)

@@ -18,42 +18,46 @@ Numbers = ArrayLike | str | Callable[[Any], float]
 """An array of one number for each sample, the name of a column, or what returns the number of a sample."""
 
 
-def numbers_of(dataset: Any, source: Numbers, name: str, *, allow_zeros: bool = False) -> Array:
-    """Return the numbers of all samples, above 0 or with ``allow_zeros`` not below, or refuse the argument ``name``.
+def read_numbers(dataset: Any, source: Numbers, argument_name: str, *, allow_zeros: bool = False) -> Array:
+    """Return the numbers of all samples, above 0 or with ``allow_zeros`` not below, or raise an error.
 
     The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths. A
     function is called with every sample, once.
     """
     if isinstance(source, str):
-        values = _column(dataset, source, name)
+        values = _read_column(dataset, source, argument_name)
     elif callable(source):
         values = np.array([source(dataset[number]) for number in range(len(dataset))], dtype=np.float64)
     else:
         values = np.array(source, dtype=np.float64)
     if values.shape != (len(dataset),):
         raise ValueError(
-            f"{name} must hold one number for each of the {len(dataset)} samples, got the shape {values.shape}"
+            f"{argument_name} must hold one number for each of the {len(dataset)} samples, got the shape {values.shape}"
         )
-    require_in_range(values, name, allow_zeros=allow_zeros)
+    require_in_range(values, argument_name, allow_zeros=allow_zeros)
     values.flags.writeable = False
     return values
 
 
-def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = "", allow_zeros: bool = False) -> None:
+def require_in_range(
+    values_N: Array, name: str, *, first_index: int = 0, suffix: str = "", allow_zeros: bool = False
+) -> None:
     """Refuse numbers that are not finite and above 0, or with ``allow_zeros`` not below; the sample is named.
 
-    ``first`` is the number of the first sample, and ``of`` says of what.
+    ``first_index`` is the number of the first sample, and ``suffix`` says of what.
     """
     fine = np.isfinite(values_N) & ((values_N > 0) | (allow_zeros & (values_N == 0)))
     if not fine.all():
         place, wanted = int(np.argmin(fine)), "not negative" if allow_zeros else "above 0"
-        raise ValueError(f"{name} must be finite and {wanted}, got {values_N[place]:g} for sample {first + place}{of}")
+        raise ValueError(
+            f"{name} must be finite and {wanted}, got {values_N[place]:g} for sample {first_index + place}{suffix}"
+        )
 
 
-def _column(dataset: Any, column: str, name: str) -> Array:
+def _read_column(dataset: Any, column: str, argument_name: str) -> Array:
     if not hasattr(dataset, "with_format") or column not in getattr(dataset, "column_names", ()):
         raise TypeError(
-            f"{name}={column!r} names a column, which {type(dataset).__name__} does not have: pass one number "
+            f"{argument_name}={column!r} names a column, which {type(dataset).__name__} does not have: pass one number "
             "for each sample, or a function of a sample"
         )
     import pyarrow as pa
@@ -142,13 +146,13 @@ class Costs:
         """Return the costs of all samples, each feature scaled to the mean 1; refuse numbers that are out of range."""
         read = self.read(dataset)
         cost_N = None if read.cost is None else np.asarray(read.cost)
-        known = self._sample_costs(list(read.parts.values()), cost_N, len(dataset))
+        known = self._make_sample_costs(list(read.parts.values()), cost_N, len(dataset))
         return SampleCosts(_scale_features(known.features, allow_zeros=len(self.parts) > 1), known.tokens)
 
     def read(self, dataset: Any) -> Costs:
         """Return these costs with arrays in place of names and functions."""
         several = len(self.parts) > 1
-        columns = [numbers_of(dataset, value, name, allow_zeros=several) for name, value in self.parts.items()]
+        columns = [read_numbers(dataset, value, name, allow_zeros=several) for name, value in self.parts.items()]
         for name, column in zip(self.parts, columns, strict=True):
             if not column.any():
                 raise ValueError(f"{name} is 0 for every sample: leave that part out")
@@ -156,18 +160,22 @@ class Costs:
         if isinstance(self.lengths, Mapping):
             lengths = dict(zip(self.lengths, columns, strict=True))
         return replace(
-            self, lengths=lengths, cost=None if self.cost is None else numbers_of(dataset, self.cost, "cost")
+            self, lengths=lengths, cost=None if self.cost is None else read_numbers(dataset, self.cost, "cost")
         )
 
-    def of_samples(self, samples: list[Any], first: int) -> SampleCosts:
+    def of_samples(self, samples: list[Any], first_index: int) -> SampleCosts:
         """Return the costs of samples drawn from a stream, the first of which has this number; not scaled."""
         of, several = " of the stream", len(self.parts) > 1
         value: Any = {**self.parts, **({} if self.cost is None else {"cost": self.cost})}
         numbers = {}
         for name, function in value.items():
             numbers[name] = np.array([function(sample) for sample in samples], dtype=np.float64)
-            require_in_range(numbers[name], name, first=first, of=of, allow_zeros=several and name != "cost")
-        return self._sample_costs([numbers[name] for name in self.parts], numbers.get("cost"), len(samples), first, of)
+            require_in_range(
+                numbers[name], name, first_index=first_index, suffix=of, allow_zeros=several and name != "cost"
+            )
+        return self._make_sample_costs(
+            [numbers[name] for name in self.parts], numbers.get("cost"), len(samples), first_index, of
+        )
 
     def require_callable_costs(self) -> None:
         """Refuse numbers that are not a function of a sample: samples of a stream cannot be looked up."""
@@ -216,19 +224,19 @@ class Costs:
         names = ("cap", "global_tokens", "padded")
         return {name: getattr(self, name) for name in names}
 
-    def _sample_costs(
-        self, parts_PN: list[Array], cost_N: Array | None, samples: int, first: int = 0, of: str = ""
+    def _make_sample_costs(
+        self, parts_PN: list[Array], cost_N: Array | None, num_samples: int, first_index: int = 0, suffix: str = ""
     ) -> SampleCosts:
         """Return the numbers of some samples: a given cost is used as it is, and the costs of lengths are learned."""
-        ones_N = np.ones(samples)
+        ones_N = np.ones(num_samples)
         length_N = np.cumsum(parts_PN, axis=0)[-1] if parts_PN else None
         if length_N is not None:
-            require_in_range(length_N, "lengths", first=first, of=of)
+            require_in_range(length_N, "lengths", first_index=first_index, suffix=suffix)
         token_N = next((one for one in (length_N, cost_N) if one is not None), ones_N)
         if self.cap is not None and (token_N > self.cap).any():
             place = int(token_N.argmax())
             raise ValueError(
-                f"sample {first + place}{of} takes {token_N[place]:g} tokens, more than the cap of "
+                f"sample {first_index + place}{suffix} takes {token_N[place]:g} tokens, more than the cap of "
                 f"{self.cap:g}: leave it out, truncate it, or raise the cap"
             )
         columns = [ones_N if cost_N is None else cost_N]

@@ -97,7 +97,7 @@ class GatherShapeCheck:
 
     def __call__(self, group: Any, rows: torch.Tensor) -> None:
         """Compare the lengths of tensors; if they differ, a RuntimeError is raised on every rank of the group."""
-        if not self.loader.looping and not (self.loader.has_ended and self.has_pending_batches()):
+        if not self.loader.is_iterating and not (self.loader.has_ended and self.has_pending_batches()):
             return
         # The rows may be of a batch before the newest one, as far back as batches are remembered.
         if self.loader.since_uneven > MAX_BATCHES or _is_gathering_shards():

@@ -26,14 +26,14 @@ class RankBatch:
         Features of the work of this rank's part; empty where samples have no costs.
     rows
         Samples yielded at once, where the rank's part comes in micro-batches; -1 where it comes as a whole.
-    last
+    ends_step
         Whether it is the step's last micro-batch on this rank.
     """
 
     sizes: Sizes
     features: tuple[float, ...] = ()
     rows: int = -1
-    last: bool = True
+    ends_step: bool = True
 
     def local(self, rank: int) -> int:
         """Return the samples of this rank that the loop gets together."""
@@ -60,7 +60,7 @@ class GlobalBatch:
     Examples
     --------
     >>> rule = GlobalBatch(6, world_size=2)
-    >>> rule.batches(10), rule.sizes(10, np.array([4, 2])), rule.sizes(4, np.array([4, 2]))
+    >>> rule.num_batches(10), rule.sizes(10, np.array([4, 2])), rule.sizes(4, np.array([4, 2]))
     (2, array([4, 2]), array([2, 2]))
     """
 
@@ -73,28 +73,28 @@ class GlobalBatch:
         """Samples that must be left for another batch."""
         return self.samples if self.drop_last else 1
 
-    def batches(self, samples: int) -> int:
+    def num_batches(self, samples: int) -> int:
         """Return how many batches so many samples make."""
         full, rest = divmod(samples, self.samples)
         return full if self.drop_last else max(full + (rest >= self.world_size), 1)
 
-    def count(self, remaining: int) -> int:
+    def next_batch_samples(self, remaining: int) -> int:
         """Return the samples of the next batch of all ranks together."""
         full = remaining == self.samples or remaining - self.samples >= self.world_size
         return self.samples if full or self.drop_last else remaining
 
     def sizes(self, remaining: int, sizes_W: Sizes) -> Sizes:
         """Return the samples of each rank in the next batch, given those of a full one."""
-        count = self.count(remaining)
+        count = self.next_batch_samples(remaining)
         if count == self.samples:
             return sizes_W
         # Batch normalization needs two samples, and sizes of at least two may be bounded because of it.
         min_left = 2 if sizes_W.min() >= 2 and count >= 2 * self.world_size else 1
-        return _in_proportion(sizes_W, count, min_left)
+        return _divide_in_proportion(sizes_W, count, min_left)
 
-    def equal(self) -> Sizes:
+    def equal_sizes(self) -> Sizes:
         """Return equal sizes of a full batch, as far as it can be divided."""
-        return _in_proportion(np.ones(self.world_size), self.samples)
+        return _divide_in_proportion(np.ones(self.world_size), self.samples)
 
     def validate_sizes(self, sizes_W: Any) -> Sizes:
         """Return sizes of a full batch as a read-only array; refuse those with which samples would be lost."""
@@ -108,6 +108,6 @@ class GlobalBatch:
         return checked_W
 
 
-def _in_proportion(shares_W: NDArray[Any], total: int, minimum: int = 1) -> Sizes:
+def _divide_in_proportion(shares_W: NDArray[Any], total: int, minimum: int = 1) -> Sizes:
     """Split so many samples in these proportions, as evenly as whole samples allow, and at least so many each."""
     return split(Curves.from_speed(shares_W.astype(float)), total, lower=minimum).sizes

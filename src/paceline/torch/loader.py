@@ -6,14 +6,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Never
 
-from paceline.torch.assigner import BufferAssigner, EpochAssigner, Order, Sampler, SliceAssigner
-from paceline.torch.cost_assigner import CostAssigner, Pack, PackAssigner
+from paceline.torch.assigner import BufferAssigner, EpochAssigner, SampleOrder, Sampler, SliceAssigner
+from paceline.torch.cost_assigner import CostAssigner, PackAssigner, PackOption
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.loader_options import Loading, place, raise_unknown_option, require_int, require_samples
-from paceline.torch.loading import source
+from paceline.torch.loader_options import (
+    LoadingOptions,
+    raise_unknown_option,
+    rank_and_world_size,
+    require_int,
+    require_samples,
+)
+from paceline.torch.loading import make_batch_source
 from paceline.torch.packed_collate import Flatten
-from paceline.torch.rank_loader import Pieces, RankLoader, borders
+from paceline.torch.rank_loader import MicroBatchCollate, RankLoader, micro_batch_bounds
 
 
 class BalancedLoader(RankLoader):
@@ -108,7 +114,7 @@ class BalancedLoader(RankLoader):
         drop_last: bool = False,
         accumulate: int = 1,
         micro_batch: int | None = None,
-        pack: Pack = False,
+        pack: PackOption = False,
         costs: Costs | None = None,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
@@ -120,10 +126,12 @@ class BalancedLoader(RankLoader):
         **unknown: Never,
     ) -> None:
         raise_unknown_option(unknown, BalancedLoader)
-        rank, world_size = place(rank, world_size)
+        rank, world_size = rank_and_world_size(rank, world_size)
         require_samples(dataset, world_size, 1)
         table = None if costs is None else costs.of_dataset(dataset)
-        rule = GlobalBatch(_mean_batch(global_batch, costs, table, world_size, drop_last), world_size, bool(drop_last))
+        rule = GlobalBatch(
+            _mean_batch_samples(global_batch, costs, table, world_size, drop_last), world_size, bool(drop_last)
+        )
         require_samples(dataset, world_size, rule.min_left)
         self.dataset = dataset
         self.accumulate = require_int("accumulate", accumulate, 1, "micro-batch")
@@ -136,28 +144,34 @@ class BalancedLoader(RankLoader):
         if pack:
             _require_packable(pack, costs, collate_fn, micro_batch, accumulate)
         self.packs, self.counts_differ = bool(pack), pack is True or bool(self.micro_batch)
-        order = Order(len(dataset), bool(shuffle), require_int("seed", seed, 0), sampler)
+        order = SampleOrder(len(dataset), bool(shuffle), require_int("seed", seed, 0), sampler)
         self._loads_ahead = num_workers > 0
         self._assigner: EpochAssigner
         if self.micro_batch:
-            self.borders = partial(borders, size=self.micro_batch)
+            self.micro_batch_bounds = partial(micro_batch_bounds, size=self.micro_batch)
         if costs is not None and table is not None and pack:
             self._assigner = packed = PackAssigner(order, rule, rank, costs, table, lockstep=pack == "lockstep")
-            self.borders, collate_fn = lambda _: packed.borders(), collate_fn or Flatten()
+            self.micro_batch_bounds, collate_fn = lambda _: packed.micro_batch_bounds(), collate_fn or Flatten()
         elif costs is not None and table is not None:
             self._assigner = CostAssigner(order, rule, rank, costs, table)
         else:  # a sampler may yield a sample twice, which buffers that are loaded ahead could not tell apart
             self._assigner = (BufferAssigner if self._loads_ahead and sampler is None else SliceAssigner)(
                 order, rule, rank
             )
-        loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
-        collate = Pieces(collate_fn, self.borders) if collate_fn and self.borders else collate_fn
-        super().__init__(self._assigner, source(dataset, self._assigner, collate, loading), rule, rank)
+        loading = LoadingOptions(
+            num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context
+        )
+        collate = (
+            MicroBatchCollate(collate_fn, self.micro_batch_bounds)
+            if collate_fn and self.micro_batch_bounds
+            else collate_fn
+        )
+        super().__init__(self._assigner, make_batch_source(dataset, self._assigner, collate, loading), rule, rank)
 
     @property
-    def varies(self) -> bool:
+    def length_varies(self) -> bool:
         """True if epochs have different numbers of batches, as with ``global_tokens``."""
-        return self._assigner.varies
+        return self._assigner.length_varies
 
     def settings(self) -> dict[str, object]:
         """Return all that must be the same on every rank, by the names of the arguments."""
@@ -180,20 +194,24 @@ class BalancedLoader(RankLoader):
 
         With ``global_tokens`` that differs from epoch to epoch: those of the epoch under way, or that comes next.
         """
-        return self._assigner.batches_in(self._progress.next_epoch)
+        return self._assigner.num_batches_in(self._progress.next_epoch)
 
 
-def _mean_batch(
-    global_batch: int | None, costs: Costs | None, table: SampleCosts | None, ranks: int, drop_last: bool
+def _mean_batch_samples(
+    global_batch: int | None, costs: Costs | None, sample_costs: SampleCosts | None, world_size: int, drop_last: bool
 ) -> int:
     """Return the samples of a global batch: those given, or as many as a budget of tokens holds in the mean."""
-    if costs is None or table is None or costs.global_tokens is None:
-        return require_int("global_batch", global_batch, ranks, f"sample{'s' * (ranks > 1)}, one for each rank")
+    if costs is None or sample_costs is None or costs.global_tokens is None:
+        return require_int(
+            "global_batch", global_batch, world_size, f"sample{'s' * (world_size > 1)}, one for each rank"
+        )
     if global_batch is not None:
         raise ValueError("global_batch and global_tokens exclude each other: pass one of them")
     if drop_last:
         raise ValueError("drop_last does not work with global_tokens, as batches then vary in samples: leave it out")
-    return max(round(costs.global_tokens / float(table.tokens.cumsum()[-1]) * len(table.tokens)), ranks)
+    return max(
+        round(costs.global_tokens / float(sample_costs.tokens.cumsum()[-1]) * len(sample_costs.tokens)), world_size
+    )
 
 
 def _require_packable(pack: Any, costs: Costs | None, collate: Any, micro_batch: int | None, accumulate: int) -> None:

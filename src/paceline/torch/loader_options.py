@@ -13,12 +13,12 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
-DRAWS = "the loader draws every global batch itself, by shuffle= and seed="
+DRAWS_BATCHES_HINT = "the loader draws every global batch itself, by shuffle= and seed="
 
-UNKNOWN = {
+UNSUPPORTED_ATTRIBUTES = {
     "sampler": "epochs count up by themselves, and loader.set_epoch(epoch) chooses one",
     "batch_size": "this rank's changes from batch to batch, and loader.global_batch is that of all ranks",
-    "batch_sampler": DRAWS,
+    "batch_sampler": DRAWS_BATCHES_HINT,
     "sizes": "where samples have costs, shares= divides their work, and batch_sizes are the samples of a drawn batch",
     "bs": "fastai's own distributed training assigns batches again: docs/howto/trainers.md has a callback in place of "
     "it",
@@ -27,10 +27,10 @@ UNKNOWN = {
 
 
 @dataclass(frozen=True)
-class Loading:
+class LoadingOptions:
     """Options of torch's ``DataLoader`` for loading; the choice of a rank's samples does not depend on them.
 
-    >>> Loading(num_workers=0, timeout=5)
+    >>> LoadingOptions(num_workers=0, timeout=5)
     Traceback (most recent call last):
     ValueError: timeout applies to loading processes only: set num_workers above 0, or leave it out
     """
@@ -66,8 +66,8 @@ def raise_unknown_option(unknown: Iterable[str], callee: Callable[..., Any]) -> 
     """
     instead = {
         "batch_size": "pass global_batch, the samples of all ranks together",
-        "batch_sampler": f"{DRAWS}; for another order pass sampler=",
-        "generator": DRAWS,
+        "batch_sampler": f"{DRAWS_BATCHES_HINT}; for another order pass sampler=",
+        "generator": DRAWS_BATCHES_HINT,
         "persistent_workers": "loading processes always persist from epoch to epoch, so leave it out",
         "in_order": "batches come in order, so leave it out",
         "pin_memory_device": "memory is pinned for the current CUDA device, so pass pin_memory= alone",
@@ -98,10 +98,10 @@ def require_int(name: str, value: Any, minimum: int, unit: str = "") -> int:
     return int(value)
 
 
-def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Return the rank and the number of ranks: those of ``torch.distributed`` unless given; without a group one rank.
 
-    >>> place(2, 2)
+    >>> rank_and_world_size(2, 2)
     Traceback (most recent call last):
     ValueError: rank must lie in [0, 2), as there are 2 ranks, got 2
     """

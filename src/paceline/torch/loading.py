@@ -17,37 +17,39 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
-from paceline.torch.assigner import EpochAssigner, Samples
-from paceline.torch.loader_options import Loading
+from paceline.torch.assigner import EpochAssigner, SampleIndices
+from paceline.torch.loader_options import LoadingOptions
 
 
-def runs(places: Sequence[tuple[Any, int]]) -> list[tuple[Any, slice]]:
+def contiguous_slices(row_positions: Sequence[tuple[Any, int]]) -> list[tuple[Any, slice]]:
     """Return the chunks that these rows lie in, with the slice of each.
 
     >>> first, second = ["a", "b", "c"], ["d", "e"]
-    >>> runs([(first, 1), (first, 2), (second, 0)])
+    >>> contiguous_slices([(first, 1), (first, 2), (second, 0)])
     [(['a', 'b', 'c'], slice(1, 3, None)), (['d', 'e'], slice(0, 1, None))]
     """
-    first, start = places[0]
-    chunk = slice(start, start + len(places))
-    if all(each is first for each, _ in places) and [row for _, row in places] == [*range(chunk.start, chunk.stop)]:
+    first, start = row_positions[0]
+    chunk = slice(start, start + len(row_positions))
+    if all(each is first for each, _ in row_positions) and [row for _, row in row_positions] == [
+        *range(chunk.start, chunk.stop)
+    ]:
         return [(first, chunk)]  # a batch that was loaded as one chunk: the usual case
-    numbered = [(chunk, row, row - index) for index, (chunk, row) in enumerate(places)]
+    numbered = [(chunk, row, row - index) for index, (chunk, row) in enumerate(row_positions)]
     groups = [list(group) for _, group in groupby(numbered, key=lambda place: (id(place[0]), place[2]))]
     return [(group[0][0], slice(group[0][1], group[-1][1] + 1)) for group in groups]
 
 
-def cut(batch: Any, rows: slice) -> Any:
+def slice_batch(batch: Any, rows: slice) -> Any:
     """Return these rows of a batch.
 
-    >>> cut({"image": torch.arange(4), "name": ["a", "b", "c", "d"]}, slice(1, 3))
+    >>> slice_batch({"image": torch.arange(4), "name": ["a", "b", "c", "d"]}, slice(1, 3))
     {'image': tensor([1, 2]), 'name': ['b', 'c']}
     """
     if isinstance(batch, torch.Tensor) or _is_text(batch):
         return batch[rows]
     if isinstance(batch, Mapping):
-        return _mapping_like(batch, {key: cut(value, rows) for key, value in batch.items()})
-    return _sequence_like(batch, [cut(value, rows) for value in batch])
+        return _mapping_like(batch, {key: slice_batch(value, rows) for key, value in batch.items()})
+    return _sequence_like(batch, [slice_batch(value, rows) for value in batch])
 
 
 def join_batches(batches: Sequence[Any]) -> Any:
@@ -73,36 +75,36 @@ def _is_text(batch: Any) -> bool:
     return isinstance(batch, Sequence) and len(batch) > 0 and isinstance(batch[0], str | bytes)
 
 
-def _mapping_like(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+def _mapping_like(original: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     """Return the parts in a mapping of the original's kind, with whatever else that holds, as torch does."""
     if type(original) is dict:
-        return parts
+        return values
     if not isinstance(original, MutableMapping):
-        return type(original)(parts)  # type: ignore[call-arg]  # made of a dict, as torch made it
+        return type(original)(values)  # type: ignore[call-arg]  # made of a dict, as torch made it
     alike = copy(original)
-    alike.update(parts)
+    alike.update(values)
     return alike
 
 
-def _sequence_like(original: Any, parts: list[Any]) -> Any:
+def _sequence_like(original: Any, values: list[Any]) -> Any:
     """Return the parts in a sequence of the original's kind; a named tuple wants them one by one."""
     kind = type(original)
-    return kind(*parts) if hasattr(original, "_fields") else kind(parts)
+    return kind(*values) if hasattr(original, "_fields") else kind(values)
 
 
 Collate = Callable[[list[Any]], Any]
-Request = tuple[int, Samples]
+Request = tuple[int, SampleIndices]
 """Request to a loading process: the generation that asks, and its samples."""
 
 
-class Chunks(Dataset[Any]):
+class ChunkDataset(Dataset[Any]):
     """A dataset whose samples are chunks of another's samples."""
 
     def __init__(self, dataset: Any, collate: Collate) -> None:
         self.dataset = dataset
         self.collate = collate
 
-    def __getitem__(self, request: Request) -> tuple[int, Samples, Any, float]:
+    def __getitem__(self, request: Request) -> tuple[int, SampleIndices, Any, float]:
         """Load what is asked for, and say how long it took.
 
         An error travels like a chunk, so that only the generation that asked meets it.
@@ -115,19 +117,19 @@ class Chunks(Dataset[Any]):
             chunk = ExceptionWrapper(where="in a loading process")
         return generation, samples, chunk, time.perf_counter() - began
 
-    def load(self, samples: Samples) -> Any:
+    def load(self, samples: SampleIndices) -> Any:
         """Load these samples and make a chunk of them."""
         if hasattr(self.dataset, "__getitems__"):
             return self.collate(self.dataset.__getitems__(samples.tolist()))
         return self.collate([self.dataset[sample] for sample in samples.tolist()])
 
 
-def begin_process(worker_init_fn: Callable[[int], None] | None, number: int) -> None:
+def init_worker(worker_init_fn: Callable[[int], None] | None, worker_id: int) -> None:
     """Let torch's ``get_worker_info`` show the dataset that the user gave, then call the user's function."""
     info: Any = get_worker_info()
     object.__setattr__(info, "dataset", info.dataset.dataset)  # torch protects its attributes
     if worker_init_fn is not None:
-        worker_init_fn(number)
+        worker_init_fn(worker_id)
 
 
 class Prefetcher:
@@ -147,7 +149,13 @@ class Prefetcher:
     """
 
     def __init__(
-        self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading, *, pin_memory: bool
+        self,
+        dataset: Any,
+        assigner: EpochAssigner,
+        collate: Collate | None,
+        loading: LoadingOptions,
+        *,
+        pin_memory: bool,
     ) -> None:
         self.assigner = assigner
         self.collate = collate
@@ -157,17 +165,17 @@ class Prefetcher:
         self._processes = loading.num_workers
         self._waited, self.load_seconds = 0.0, (0.0, 0.0)
         self._pin = pin_memory
-        self._here = Chunks(dataset, default_collate if collate is None else list)
+        self._here = ChunkDataset(dataset, default_collate if collate is None else list)
         self._loader = DataLoader(
             self._here,
             batch_size=None,
-            sampler=Requests(WeakMethod(self._next_request)),
+            sampler=RequestSampler(WeakMethod(self._next_request)),
             collate_fn=_identity,
             num_workers=loading.num_workers,
             prefetch_factor=loading.prefetch_factor,
             # Single samples are copied once more, by the collate_fn: pinning them would be of no use.
             pin_memory=pin_memory and collate is None,
-            worker_init_fn=partial(begin_process, loading.worker_init_fn),
+            worker_init_fn=partial(init_worker, loading.worker_init_fn),
             timeout=loading.timeout,
             multiprocessing_context=loading.multiprocessing_context,
         )
@@ -178,7 +186,7 @@ class Prefetcher:
         self.generation += 1
         self._requested, self._under_way, self._stock = 0, set(), {}
 
-    def take(self, samples: Samples) -> Any:
+    def take(self, samples: SampleIndices) -> Any:
         """Return a batch of these samples; wait for those not yet there."""
         wanted, self._waited = samples.tolist(), 0.0
         if self._arrivals is None:
@@ -187,7 +195,7 @@ class Prefetcher:
             # them, each process is waited for in vain for five seconds.
             self._end = finalize(self, self._arrivals._shutdown_workers)
             self._end.atexit = False  # torch ends them then
-        while self.assigner.asks_for_next(self._requested) and not self._under_way.issuperset(wanted):
+        while self.assigner.may_request_next(self._requested) and not self._under_way.issuperset(wanted):
             self._receive()
         if missing := [sample for sample in wanted if sample not in self._under_way]:
             self._under_way.update(missing)
@@ -204,7 +212,9 @@ class Prefetcher:
         if self.collate is not None:
             batch = self.collate([chunk[row] for chunk, row, _ in places])
         else:
-            batch = join_batches([cut(chunk, rows) for chunk, rows in runs([place[:2] for place in places])])
+            batch = join_batches(
+                [slice_batch(chunk, rows) for chunk, rows in contiguous_slices([place[:2] for place in places])]
+            )
         settled = self.assigner.settled_samples().tolist()
         self._under_way.difference_update(settled)
         for sample in self._stock.keys() & settled:
@@ -225,7 +235,7 @@ class Prefetcher:
         if generation != self.generation:
             return
         if isinstance(chunk, ExceptionWrapper):
-            raise_in(chunk)
+            reraise_worker_error(chunk)
         self._store(samples.tolist(), chunk, seconds)
 
     def _store(self, samples: list[int], chunk: Any, seconds: float) -> None:
@@ -245,7 +255,7 @@ class Prefetcher:
         return self.generation, np.array(samples, dtype=expected.dtype)
 
 
-class Requests:
+class RequestSampler:
     """Requests to the loading processes, one after the other, as long as the object that makes them exists.
 
     That object is referenced weakly: it owns the processes, which end with it.
@@ -262,44 +272,46 @@ class Requests:
             yield request
 
 
-def raise_in(failed: ExceptionWrapper) -> None:
+def reraise_worker_error(wrapper: ExceptionWrapper) -> None:
     """Raise the error of another process.
 
     The frame that raises it first holds the error, which holds the frame: a cycle that would keep the loader, and so
     its processes, until some later collection of garbage.
     """
     try:
-        failed.reraise()
+        wrapper.reraise()
     except Exception as error:
         raise error.with_traceback(None)  # noqa: B904 - it is the same error
 
 
-def _identity(arrival: Any) -> Any:
-    return arrival
+def _identity(chunk: Any) -> Any:
+    return chunk
 
 
-def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> BatchSource:
+def make_batch_source(
+    dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: LoadingOptions
+) -> BatchSource:
     """Return the source of a rank's batches for these options of loading."""
     pin = loading.pin_memory and torch.cuda.is_available()
     if loading.pin_memory and not pin:
         warnings.warn("pin_memory=True has no effect, as no CUDA device is available", stacklevel=3)
     if loading.num_workers:
         return Prefetcher(dataset, assigner, collate, loading, pin_memory=pin)
-    return OnDemand(dataset, collate, pin_memory=pin)
+    return OnDemandSource(dataset, collate, pin_memory=pin)
 
 
-class OnDemand:
+class OnDemandSource:
     """Loads a batch in this process, when it is asked for; without a dataset, samples come as they are."""
 
     load_seconds = (0.0, 0.0)
 
     def __init__(self, dataset: Any, collate: Collate | None, *, pin_memory: bool = False) -> None:
         collate = collate or default_collate
-        load = collate if dataset is None else Chunks(dataset, collate).load
+        load = collate if dataset is None else ChunkDataset(dataset, collate).load
         self.take: Callable[[Any], Any] = (lambda samples: pinned(load(samples))) if pin_memory else load
 
     def restart(self) -> None:
         """Do nothing: no samples were loaded ahead."""
 
 
-BatchSource = OnDemand | Prefetcher
+BatchSource = OnDemandSource | Prefetcher

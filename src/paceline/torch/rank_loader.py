@@ -17,39 +17,41 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Sizes
 from paceline.torch.assigner import Assigner, State
 from paceline.torch.global_batch import GlobalBatch, RankBatch
-from paceline.torch.loader_options import UNKNOWN, require_int
-from paceline.torch.loading import BatchSource, Collate, cut
+from paceline.torch.loader_options import UNSUPPORTED_ATTRIBUTES, require_int
+from paceline.torch.loading import BatchSource, Collate, slice_batch
 from paceline.torch.state_lists import from_lists, to_lists
 
-Borders = Callable[[int], list[tuple[int, int]]]
+MicroBatchBounds = Callable[[int], list[tuple[int, int]]]
 """Returns where each micro-batch begins and ends among so many samples."""
 
 
-class Collated(list[Any]):
+class CollatedMicroBatches(list[Any]):
     """Micro-batches that a user's collate function has made."""
 
 
-class Pieces:
+class MicroBatchCollate:
     """Collates a list of samples into a list of micro-batches.
 
-    >>> Pieces(sum, lambda rows: borders(rows, size=2))([1, 2, 3, 4, 5])
+    >>> MicroBatchCollate(sum, lambda rows: micro_batch_bounds(rows, size=2))([1, 2, 3, 4, 5])
     [3, 7, 5]
     """
 
-    def __init__(self, collate: Collate, borders: Borders) -> None:
-        self.collate, self.borders = collate, borders
+    def __init__(self, collate: Collate, micro_batch_bounds: MicroBatchBounds) -> None:
+        self.collate, self.micro_batch_bounds = collate, micro_batch_bounds
 
-    def __call__(self, samples: list[Any]) -> Collated:
+    def __call__(self, samples: list[Any]) -> CollatedMicroBatches:
         """Return the micro-batches of these samples."""
-        return Collated(self.collate(samples[first:end]) for first, end in self.borders(len(samples)))
+        return CollatedMicroBatches(
+            self.collate(samples[first:end]) for first, end in self.micro_batch_bounds(len(samples))
+        )
 
 
-def borders(rows: int, size: int) -> list[tuple[int, int]]:
+def micro_batch_bounds(rows: int, size: int) -> list[tuple[int, int]]:
     """Return where micro-batches of this size begin and end; the last one may be smaller."""
     return list(pairwise([*range(0, rows, size), rows]))
 
 
-class Progress:
+class EpochProgress:
     """Counts epochs, and lets the rest of a resumed one come in place of the whole.
 
     Epochs count up by themselves. One that was resumed begins where it was resumed, and again there after no more
@@ -75,7 +77,7 @@ class Progress:
         if self._resumed_state is not None and epoch == self._resumed_state["epoch"]:
             self.assigner.load_state_dict(self._resumed_state)
         else:
-            self._warn_of_rest(epoch)
+            self._warn_of_skipped_rest(epoch)
             self.assigner.start(epoch)
         self.next_epoch = epoch + 1
 
@@ -89,10 +91,10 @@ class Progress:
 
     def resume(self, state: State, *, skip_rest: bool = False) -> None:
         """Continue with the rest of the interrupted epoch, or skip it with a warning."""
-        self.assigner.check(state, with_rest=not skip_rest)
+        self.assigner.require_loadable(state, with_rest=not skip_rest)
         self.assigner.load_state_dict(state)
         self.next_epoch, epoch, self._left_text = int(state["next_epoch"]), self.assigner.epoch, ""
-        if not self.assigner.over:
+        if not self.assigner.is_over:
             left = self.assigner.remaining
             self._left_text = f"{'some' if left is None else left} samples"
             if skip_rest:
@@ -111,7 +113,7 @@ class Progress:
         self.assigner.sync_from(state)
         self.next_epoch = int(state["next_epoch"])
 
-    def _warn_of_rest(self, epoch: int) -> None:
+    def _warn_of_skipped_rest(self, epoch: int) -> None:
         """Warn if an epoch was resumed, and another one begins before more than a peek was taken of its rest."""
         if self._resumed_state is None or not self._left_text:
             return
@@ -125,7 +127,7 @@ class Progress:
             )
 
 
-class Loop:
+class LoaderIterator:
     """Iterator over the batches of one loop: after its end it stays ended, after an error it raises that again.
 
     A generator that has failed ends, when it is asked again, as if all were well: a loop that goes on after an error
@@ -138,7 +140,7 @@ class Loop:
         self._has_begun = self._is_over = False
         self._error = ""  # as text: the error itself would hold this loop, and so the loading processes
 
-    def __iter__(self) -> Loop:
+    def __iter__(self) -> LoaderIterator:
         """Return itself."""
         return self
 
@@ -149,10 +151,10 @@ class Loop:
             if loader.newest_loop() is not self:
                 self._begin()
             if not self._pending_parts and not self._is_over:
-                self._pending_parts = loader.next_parts()
+                self._pending_parts = loader.next_micro_batches()
             if self._pending_parts:
                 rank_batch, batch = self._pending_parts.pop(0)
-                loader.rank_batch, loader.step_ends = rank_batch, rank_batch.last
+                loader.rank_batch, loader.step_ends = rank_batch, rank_batch.ends_step
                 if loader.after_batch:
                     loader.after_batch(rank_batch.sizes, batch)
                 return batch
@@ -232,16 +234,16 @@ class RankLoader(ABC):
     micro_batch: int | None = None
     counts_differ = False
     packs = False
-    borders: Borders | None = None
+    micro_batch_bounds: MicroBatchBounds | None = None
     counts_all = True
 
     def __init__(self, assigner: Assigner, source: BatchSource, rule: GlobalBatch, rank: int) -> None:
         self.rank, self.world_size, self.global_batch = rank, rule.world_size, rule.samples
         self._assigner, self._source, self._rule = assigner, source, rule
-        self._progress = Progress(assigner)
-        self.newest_loop: Callable[[], Loop | None] = _none
+        self._progress = EpochProgress(assigner)
+        self.newest_loop: Callable[[], LoaderIterator | None] = _no_loop
         self.has_ended = False
-        self._shares = rule.validate_sizes(rule.equal())
+        self._shares = rule.validate_sizes(rule.equal_sizes())
         self.batch_sizes = self._shares
         self.since_uneven = math.inf
         self.rank_batch = RankBatch(self._shares)
@@ -255,7 +257,10 @@ class RankLoader(ABC):
 
     def __getattr__(self, name: str) -> Never:
         """Name the replacement for an attribute of torch's loader."""
-        raise AttributeError(f"{type(self).__name__} has no {name}" + (f": {UNKNOWN[name]}" if name in UNKNOWN else ""))
+        raise AttributeError(
+            f"{type(self).__name__} has no {name}"
+            + (f": {UNSUPPORTED_ATTRIBUTES[name]}" if name in UNSUPPORTED_ATTRIBUTES else "")
+        )
 
     # -- what a balance sets ---------------------------------------------------------------------------------------
 
@@ -275,13 +280,13 @@ class RankLoader(ABC):
     def sizes(self) -> Sizes:
         """Samples of each rank in the next full batch, ``[W]``. Not where samples have costs."""
         if self.coefficients is not None:
-            raise AttributeError(UNKNOWN["sizes"])
+            raise AttributeError(UNSUPPORTED_ATTRIBUTES["sizes"])
         return self._shares
 
     @sizes.setter
     def sizes(self, sizes_W: Sizes) -> None:
         if self.coefficients is not None:
-            raise AttributeError(f"{type(self).__name__} has no sizes: {UNKNOWN['sizes']}")
+            raise AttributeError(f"{type(self).__name__} has no sizes: {UNSUPPORTED_ATTRIBUTES['sizes']}")
         self.shares = sizes_W
 
     @property
@@ -308,7 +313,7 @@ class RankLoader(ABC):
     # -- where it stands -------------------------------------------------------------------------------------------
 
     @property
-    def looping(self) -> bool:
+    def is_iterating(self) -> bool:
         """True if a loop over the loader is under way: until its end, or until the script leaves it."""
         return self.newest_loop() is not None
 
@@ -330,7 +335,7 @@ class RankLoader(ABC):
         """Set the number of the next epoch. By default, epochs count up from 0, including peeks."""
         self._progress.next_epoch = require_int("epoch", epoch, 0)
 
-    def place(self) -> dict[str, NDArray[Any]]:
+    def position_state(self) -> dict[str, NDArray[Any]]:
         """Return the place in the data, as arrays."""
         place = {**self._progress.state_dict(), "sizes": self._shares}
         return place if self.coefficients is None else {**place, "coefficients": self.coefficients}
@@ -349,7 +354,7 @@ class RankLoader(ABC):
             )
         if self.before_state:
             self.before_state()
-        return to_lists(self.place())
+        return to_lists(self.position_state())
 
     def load_state_dict(self, state: Mapping[str, Any], *, skip_rest: bool = False) -> None:
         """Resume: the next loop over this loader yields the rest of the epoch that was under way.
@@ -372,17 +377,17 @@ class RankLoader(ABC):
         """
         place = from_lists(state)
         self._progress.resume(place, skip_rest=skip_rest)
-        self.newest_loop, self.step_ends = _none, True
-        self._take_shares(place)
+        self.newest_loop, self.step_ends = _no_loop, True
+        self._restore_shares(place)
         self._restart()
 
     def sync_from(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue, in the middle of an epoch, from the place of another rank, after the two have diverged."""
         self._progress.sync_from(state)
-        self._take_shares(state)
+        self._restore_shares(state)
         self._restart()
 
-    def _take_shares(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def _restore_shares(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Use the shares and costs of a state, unless they are those of other ranks, batches or features."""
         shares_W, saved, learned = state["sizes"], state.get("coefficients"), self.coefficients
         if len(shares_W) == self.world_size and shares_W.sum() == self.global_batch:
@@ -394,24 +399,24 @@ class RankLoader(ABC):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch; or the rest of one that was resumed."""
-        return Loop(self)
+        return LoaderIterator(self)
 
-    def begin(self, loop: Loop) -> None:
+    def begin(self, iterator: LoaderIterator) -> None:
         """Begin an epoch: any loop before this one is over."""
         self.has_ended = False
-        self.newest_loop = ref(loop)  # weakly: a loop that the script leaves is over
+        self.newest_loop = ref(iterator)  # weakly: a loop that the script leaves is over
         self._progress.start()
         self._restart()
 
-    def end(self, loop: Loop) -> None:
+    def end(self, iterator: LoaderIterator) -> None:
         """Note that a loop has ended."""
-        if self.newest_loop() is loop:
-            self.newest_loop, self.has_ended = _none, True
+        if self.newest_loop() is iterator:
+            self.newest_loop, self.has_ended = _no_loop, True
 
-    def next_parts(self) -> list[tuple[RankBatch, Any]]:
+    def next_micro_batches(self) -> list[tuple[RankBatch, Any]]:
         """Return this rank's part of the next global batch, whole or in micro-batches; nothing if the epoch is over."""
         assigner = self._assigner
-        if assigner.over:
+        if assigner.is_over:
             self._progress.finish()
             return []
         if self.before_batch and assigner.batches % self.accumulate == 0:
@@ -420,7 +425,7 @@ class RankLoader(ABC):
         if self.before_load:
             self.before_load()
         batch = self._source.take(samples)
-        places = self.borders(len(samples)) if self.borders else None
+        places = self.micro_batch_bounds(len(samples)) if self.micro_batch_bounds else None
         if self.after_load:
             self.after_load(*self._source.load_seconds)
         assigner.advance()  # only now: a batch that could not be loaded has not been yielded
@@ -432,8 +437,13 @@ class RankLoader(ABC):
         parts = []  # each counts its own rows of the whole global batch: a step is the mean over all samples
         for number, (first, end) in enumerate(places):
             features = assigner.features(samples[first:end])
-            known = replace(rank_batch, features=features, rows=end - first, last=number == len(places) - 1)
-            parts.append((known, batch[number] if isinstance(batch, Collated) else cut(batch, slice(first, end))))
+            known = replace(rank_batch, features=features, rows=end - first, ends_step=number == len(places) - 1)
+            parts.append(
+                (
+                    known,
+                    batch[number] if isinstance(batch, CollatedMicroBatches) else slice_batch(batch, slice(first, end)),
+                )
+            )
         return parts
 
     def _restart(self) -> None:
@@ -443,5 +453,5 @@ class RankLoader(ABC):
             self.on_start()
 
 
-def _none() -> None:
+def _no_loop() -> None:
     """No loop is under way."""

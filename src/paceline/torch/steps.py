@@ -265,7 +265,7 @@ class Steps(Weighting):
             planning.learn(rows)
         planning.apply_to_loader()
         if not rows.is_consistent:  # whatever ranks would plan from the same state, all use the first one's sizes
-            self.loader.sync_from(self.exchange.from_first(self.loader.place()))
+            self.loader.sync_from(self.exchange.from_first(self.loader.position_state()))
         if rows.has_norms and (sentence := self._loss_check.learn(self._samples_of_norms(rows), rows["log_norm"])):
             self.warn(sentence, sentence)
         if rows.has_buffers and (

@@ -23,7 +23,7 @@ class StreamAssigner(Assigner):
     ``window`` samples are held back and mixed, as ``seed`` says.
     """
 
-    over = True
+    is_over = True
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class StreamAssigner(Assigner):
     def start(self, epoch: int) -> None:
         """Begin this epoch."""
         self.epoch, self.batches, self.digest = epoch, 0, 0
-        self._move_to(0)
+        self._set_offset(0)
 
     def end(self) -> None:
         """Leave out the rest of the epoch."""
-        self.over = True
+        self.is_over = True
 
     def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, list[Any]]:
         """Return facts about the next batch, and this rank's samples."""
@@ -71,7 +71,7 @@ class StreamAssigner(Assigner):
         self.digest = zlib.crc32(self._digest_bytes, self.digest)
         self.batches += 1
         self._position += len(self._batch)
-        self._batch, self.over = [], not self._read_ahead
+        self._batch, self.is_over = [], not self._read_ahead
 
     def settings(self) -> dict[str, object]:
         """Return what must be the same on every rank, beside the rule."""
@@ -81,29 +81,29 @@ class StreamAssigner(Assigner):
         read = [*(["cost"] if self.costs.cost is not None else []), *self.costs.parts]
         return {**known, **self.costs.settings(), "numbers of a sample": read}
 
-    def check(self, state: State, *, with_rest: bool) -> None:
+    def require_loadable(self, state: State, *, with_rest: bool) -> None:
         """Refuse a state of a stream that was mixed in another way."""
         require_same(state, {"window": self.window, "seed": self.seed})
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the place in the stream: the epoch, the samples drawn from it, and whether it is over."""
-        names = ("epoch", "batches", "digest", "over", "window", "seed")
+        names = ("epoch", "batches", "digest", "window", "seed")
         numbers = {name: np.array(getattr(self, name)) for name in names}
-        return {**numbers, "drawn": np.array(self._position), "scale": self._scale}
+        return {**numbers, "over": np.array(self.is_over), "drawn": np.array(self._position), "scale": self._scale}
 
     def load_state_dict(self, state: State) -> None:
         """Move to a saved place: with the next batch, samples drawn before it are read again and dropped."""
         self.sync_from(state)
-        self._move_to(int(state["drawn"]))
-        self.over = bool(state["over"])
+        self._set_offset(int(state["drawn"]))
+        self.is_over = bool(state["over"])
 
     def sync_from(self, state: State) -> None:
         """Load the state of another rank; the place in the stream is the same on every rank."""
         self.epoch, self.batches, self.digest = (int(state[name]) for name in ("epoch", "batches", "digest"))
         self._scale = np.array(state["scale"])
 
-    def _move_to(self, samples: int) -> None:
-        self._position, self.over = samples, False
+    def _set_offset(self, offset: int) -> None:
+        self._position, self.is_over = offset, False
         self._samples, self._batch, self._read_ahead = None, [], []
 
     def _draw(self) -> list[Any]:

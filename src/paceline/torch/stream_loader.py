@@ -7,8 +7,8 @@ from typing import Any
 
 from paceline.torch.costs import Costs
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.loader_options import place, require_int
-from paceline.torch.loading import OnDemand
+from paceline.torch.loader_options import rank_and_world_size, require_int
+from paceline.torch.loading import OnDemandSource
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.stream_assigner import StreamAssigner
 
@@ -74,7 +74,7 @@ class StreamLoader(RankLoader):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         key: Callable[[Any], Any] | None = None,
     ) -> None:
-        rank, world_size = place(rank, world_size)
+        rank, world_size = rank_and_world_size(rank, world_size)
         global_batch = require_int(
             "global_batch", global_batch, world_size, f"sample{'s' * (world_size > 1)}, one for each rank"
         )
@@ -83,7 +83,7 @@ class StreamLoader(RankLoader):
         rule = GlobalBatch(global_batch, world_size)
         window, seed = require_int("window", window, 1, "sample"), require_int("seed", seed, 0)
         assigner = StreamAssigner(stream, rule, rank, costs, window, seed, key)
-        super().__init__(assigner, OnDemand(None, collate_fn), rule, rank)
+        super().__init__(assigner, OnDemandSource(None, collate_fn), rule, rank)
 
     def settings(self) -> dict[str, object]:
         """Return all that must be the same on every rank."""

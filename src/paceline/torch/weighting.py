@@ -405,7 +405,7 @@ class Weighting:
         ((count, total),) = shares
         share = count * self.world_size / total
         batch = shares[count, total]
-        return share, share - (1.0 if batch.last else 0.0)
+        return share, share - (1.0 if batch.ends_step else 0.0)
 
     def _is_ours(self, forward_pass: Pass) -> bool:
         owner = forward_pass.owner()

@@ -21,7 +21,7 @@ from paceline.coordinator.policy import Policy
 from paceline.predictors import Forecast, LastValue, Report
 from paceline.torch.assigner import EpochAssigner
 from paceline.torch.loader import BalancedLoader
-from paceline.torch.loading import Chunks
+from paceline.torch.loading import ChunkDataset
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.stream_assigner import StreamAssigner
 from paceline.torch.stream_loader import StreamLoader
@@ -63,9 +63,9 @@ class ShuffledOrder:
         """Return what the order itself has."""
         return getattr(self.order, name)
 
-    def of(self, epoch: int, ranks: int = 1) -> Any:
+    def epoch_indices(self, epoch: int, ranks: int = 1) -> Any:
         """Return the numbers of the epoch's samples."""
-        numbers = self.order.of(epoch, ranks).copy()
+        numbers = self.order.epoch_indices(epoch, ranks).copy()
         block = self.batch * self.loader.accumulate  # only now: trainers set it after they made the loader
         for first in range(0, len(numbers) - block + 1, block):
             if self.plan.seed:
@@ -187,7 +187,7 @@ def patch_balanced_loaders(patches: Patches) -> None:
 
         return load
 
-    patches.replace(Chunks, "load", wrap_chunk_load)
+    patches.replace(ChunkDataset, "load", wrap_chunk_load)
     patches.replace(LoadBalancer, "__init__", wrap_balancer_init)
     patches.replace(EpochAssigner, "__init__", wrap_assigner_init)
     patches.replace(StreamAssigner, "__init__", wrap_stream_assigner_init)
