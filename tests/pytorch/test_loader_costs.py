@@ -185,7 +185,7 @@ import os
 os.environ["HF_HOME"] = os.getcwd()
 import datasets
 from paceline.torch.costs import read_numbers
-from paceline.torch.agreement import checksum_of
+from paceline.torch.agreement import dataset_checksum
 
 class Unread(datasets.Dataset):
     def __getitem__(self, key):
@@ -202,8 +202,8 @@ for column in ("input_ids", "length"):
 
 data.__class__ = datasets.Dataset
 first, second = (data.shard(2, index) for index in (0, 1))
-assert checksum_of(data) == checksum_of(data.with_transform(lambda rows: 1 / 0)) == checksum_of(first)
-assert checksum_of(first) != checksum_of(second)
+assert dataset_checksum(data) == dataset_checksum(data.with_transform(lambda rows: 1 / 0)) == dataset_checksum(first)
+assert dataset_checksum(first) != dataset_checksum(second)
 """
 
 

@@ -17,7 +17,7 @@ import torch
 
 from paceline.recording import Target, sinks
 from paceline.torch import Balance, BalancedLoader, BalanceWarning, Costs, attach
-from paceline.torch.counting import Reached
+from paceline.torch.counting import BackwardGraph
 
 SHUFFLE_BY_STRATEGY = {"random": True, "sequential": False}
 """Supported sampling strategies, and whether they shuffle."""
@@ -279,7 +279,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
 
         def weighted_backward(loss: torch.Tensor, **options: Any) -> None:
             nonlocal log_weight
-            scaled = [] if loss.grad_fn is None else Reached([loss.grad_fn]).scaled
+            scaled = [] if loss.grad_fn is None else BackwardGraph([loss.grad_fn]).scaled
             if scaled:  # by a subclass; it is logged as it was before
                 factor = scaled[0].factor * micro_batches / divisor
                 log_weight = share / factor if factor else 0.0

@@ -9,7 +9,7 @@ require("torch", needed_by="paceline.torch", extra="torch")
 from paceline.coordinator import Policy  # noqa: E402 (the sentence about a missing torch comes first)
 from paceline.recording.records import Iteration  # noqa: E402
 from paceline.torch.attach import attach  # noqa: E402
-from paceline.torch.balance import Balance, Scaling  # noqa: E402
+from paceline.torch.balance import Balance, LossScaling  # noqa: E402
 from paceline.torch.costs import Costs  # noqa: E402
 from paceline.torch.counting import BalanceWarning, LoopError  # noqa: E402
 from paceline.torch.exchange import LostRankError  # noqa: E402
@@ -31,9 +31,9 @@ __all__ = [
     "Iteration",
     "LocalSGD",
     "LoopError",
+    "LossScaling",
     "LostRankError",
     "Policy",
-    "Scaling",
     "StreamLoader",
     "attach",
     "audit",

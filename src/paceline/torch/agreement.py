@@ -22,13 +22,13 @@ from paceline.coordinator.policy import Policy
 from paceline.predictors import Predictor
 from paceline.torch.exchange import Exchange
 from paceline.torch.rank_loader import RankLoader
-from paceline.torch.reports import COLUMNS
+from paceline.torch.reports import REPORT_COLUMNS
 
-MAX_COMPARED = 64
+MAX_COMPARED_VALUES = 64
 """Numbers of a sample, or of a subset, that are compared: enough to tell two parts of a dataset apart, and quick."""
 
 
-def facts_of(loader: RankLoader, predictor: Predictor, policy: Policy, timeout: float | None) -> dict[str, str]:
+def collect_facts(loader: RankLoader, predictor: Predictor, policy: Policy, timeout: float | None) -> dict[str, str]:
     """Return all facts that plans depend on, except reports, each under a name that reads well in an error."""
     about_data = {f"{name} of the loader": str(value) for name, value in loader.settings().items()}
     return {
@@ -37,15 +37,15 @@ def facts_of(loader: RankLoader, predictor: Predictor, policy: Policy, timeout: 
         "place in the data": str(loader.position),
         "policy": repr(policy),
         # Python's default repr holds the object's address, which differs in every process.
-        "predictor": re.sub(r" at 0x\w+", "", repr(predictor)) + f" with state {_hash(predictor.state_dict())}",
+        "predictor": re.sub(r" at 0x\w+", "", repr(predictor)) + f" with state {_hash_state(predictor.state_dict())}",
         "timeout": str(timeout),
         # Reports of unequal length end a process inside gloo, without a sentence.
         "covariates": str(list(predictor.covariate_names)),
-        "columns of a report": str(list(COLUMNS)),
+        "columns of a report": str(list(REPORT_COLUMNS)),
     }
 
 
-def agree(
+def require_agreement(
     exchange: Exchange, loader: RankLoader, facts: Mapping[str, str], workers: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Compare the facts of all ranks, and return a name for each rank: the given one, or host and local rank.
@@ -86,7 +86,7 @@ def agree(
     return tuple(names)
 
 
-def _hash(state: Mapping[str, NDArray[Any]]) -> str:
+def _hash_state(state: Mapping[str, NDArray[Any]]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for name, value in sorted(state.items()):
         array = np.ascontiguousarray(value)
@@ -102,7 +102,7 @@ def different_data_warning(exchange: Exchange, dataset: Any) -> str:
     A dataset of the user's own class is not inspected: loading a sample may take long, draw random numbers, or open
     files that loading processes must open themselves.
     """
-    what, seen = checksum_of(dataset)
+    what, seen = dataset_checksum(dataset)
     facts_W = exchange.gather([what, seen])
     return (
         (
@@ -116,35 +116,39 @@ def different_data_warning(exchange: Exchange, dataset: Any) -> str:
     )
 
 
-def checksum_of(dataset: Any) -> tuple[str, int]:
+def dataset_checksum(dataset: Any) -> tuple[str, int]:
     """Return the name of the part that was looked at, and its checksum.
 
     >>> whole = TensorDataset(torch.arange(8.0))
-    >>> [checksum_of(Subset(whole, range(first, 8, 2))) for first in (0, 1)]
+    >>> [dataset_checksum(Subset(whole, range(first, 8, 2))) for first in (0, 1)]
     [('the subset', 3304528020), ('the subset', 690315313)]
-    >>> checksum_of(["of one's own"])
+    >>> dataset_checksum(["of one's own"])
     ('', 0)
     """
     if isinstance(dataset, Subset):
-        return "the subset", _checksum(np.asarray(dataset.indices[:MAX_COMPARED])) ^ checksum_of(dataset.dataset)[1]
+        return "the subset", _checksum_values(np.asarray(dataset.indices[:MAX_COMPARED_VALUES])) ^ dataset_checksum(
+            dataset.dataset
+        )[1]
     if isinstance(dataset, ConcatDataset):
         parts: list[Any] = dataset.datasets
-        return checksum_of(next(part for part in parts if len(part)))
+        return dataset_checksum(next(part for part in parts if len(part)))
     if isinstance(dataset, TensorDataset):
-        return checksum_of(dataset.tensors[0])
+        return dataset_checksum(dataset.tensors[0])
     if isinstance(dataset, torch.Tensor | np.ndarray):
-        return "sample 0", _checksum(dataset[0])
+        return "sample 0", _checksum_values(dataset[0])
     kind = getattr(sys.modules.get("datasets"), "Dataset", ())  # Hugging Face's, if anybody has imported them
     if isinstance(dataset, kind):
         return "sample 0", zlib.crc32(repr(dataset.with_format("arrow")[0].to_pydict()).encode())
     return "", 0
 
 
-def _checksum(row: Any) -> int:
+def _checksum_values(values: Any) -> int:
     """Return a checksum of a few numbers, to three digits: processors may round the last ones differently."""
-    if isinstance(row, torch.Tensor):
-        row = row.detach().to_dense().reshape(-1)[:MAX_COMPARED].tolist()  # not by numpy, which has no bfloat16
-    numbers = np.ravel(row)[:MAX_COMPARED]
+    if isinstance(values, torch.Tensor):
+        values = (
+            values.detach().to_dense().reshape(-1)[:MAX_COMPARED_VALUES].tolist()
+        )  # not by numpy, which has no bfloat16
+    numbers = np.ravel(values)[:MAX_COMPARED_VALUES]
     if numbers.dtype.kind not in "biufc":  # objects may print their address
         return 0
     return zlib.crc32(" ".join(f"{number:.3g}" for number in numbers.tolist()).encode())

@@ -19,14 +19,14 @@ from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import QuotaTracker
 from paceline.recording.covariates import Covariate
 from paceline.recording.torch.busy_time import BusyTimer, CPUEvents, choose_events
-from paceline.torch.agreement import agree, different_data_warning, facts_of
-from paceline.torch.balance import Balance, Scaling
+from paceline.torch.agreement import collect_facts, different_data_warning, require_agreement
+from paceline.torch.balance import Balance, LossScaling
 from paceline.torch.counting import BalanceWarning
-from paceline.torch.covariates import covariates_for
+from paceline.torch.covariates import select_covariates
 from paceline.torch.exchange import open_exchange
 from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.rank_loader import RankLoader
-from paceline.torch.sharded import gathers_parameters, group_of, replicas_of, without_fabric
+from paceline.torch.sharded import gathers_parameters, process_group_of, replica_of_each_rank, unwrap_fabric
 from paceline.torch.weighting import Weighting
 
 _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
@@ -34,7 +34,7 @@ _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
 
 
 @overload
-def attach(model: torch.nn.Module, loader: None = None) -> Scaling: ...
+def attach(model: torch.nn.Module, loader: None = None) -> LossScaling: ...
 
 
 @overload
@@ -75,7 +75,7 @@ def attach(
         (FSDP2, HSDP), FSDP1, ``replicate``, or by hand. Also as Fabric's ``setup`` returns it.
     loader
         A :class:`BalancedLoader` or a :class:`StreamLoader`. None for a loader of your own, whose batches stay as they
-        are, of any sizes: every loss is then scaled by :meth:`Scaling.scale`.
+        are, of any sizes: every loss is then scaled by :meth:`LossScaling.scale`.
     predictor
         Forecasts the ranks' speeds, fitted if it needs fitting; ``Auto()`` by default.
     policy
@@ -96,7 +96,7 @@ def attach(
     -------
     Balance
         A handle to scale losses, watch the job and save its state; you may ignore it. Without a loader a
-        :class:`Scaling`, which scales losses alone.
+        :class:`LossScaling`, which scales losses alone.
 
     Raises
     ------
@@ -119,11 +119,11 @@ def attach(
     >>> print(balance.plan.why)
     Equal batches: 4 of 5 warm-up iterations done.
     """
-    model = without_fabric(model)
+    model = unwrap_fabric(model)
     if loader is None:
-        return _scaling(model, (predictor, policy, timeout, workers, covariates))
+        return _attach_without_loader(model, (predictor, policy, timeout, workers, covariates))
     _require_loader(loader)
-    shards = _ranks_of_a_replica(model, loader)
+    shards = _ranks_per_replica(model, loader)
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         if loader.counts_differ:
             raise ValueError(
@@ -149,13 +149,13 @@ def attach(
     policy = _policy_for(model, loader, policy, loader.global_batch // shards)
     if not isinstance(policy.lower, Mapping):
         loader.min_samples = max(int(policy.lower), 1)
-    sampled = covariates_for(predictor, covariates)
-    group = group_of(model)
+    sampled = select_covariates(predictor, covariates)
+    group = process_group_of(model)
     exchange = open_exchange(group, timeout)
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
-    names = agree(exchange, loader, facts_of(loader, predictor, policy, timeout), workers)
+    names = require_agreement(exchange, loader, collect_facts(loader, predictor, policy, timeout), workers)
     if shards > 1:  # ranks of a replica take as many micro-batches, so they are one worker, named after its first rank
-        replicas = replicas_of(model)
+        replicas = replica_of_each_rank(model)
         names = tuple(names[replicas.index(replica)] for replica in replicas)
     _warn_of_unknown_bounds(policy, names)
     warning = different_data_warning(exchange, getattr(loader, "dataset", None))
@@ -181,12 +181,12 @@ def attach(
     return balance
 
 
-def _scaling(model: torch.nn.Module, options: tuple[object, ...]) -> Scaling:
+def _attach_without_loader(model: torch.nn.Module, options: tuple[object, ...]) -> LossScaling:
     """Attach a model to a loader that is not ours."""
     if any(option is not None for option in options):
         raise TypeError("options of attach() apply to a balanced loader only: pass one, or leave them out")
-    weighting = Weighting(open_exchange(group_of(model)))
-    scaling = Scaling(weighting, OptimizerChecks(weighting))
+    weighting = Weighting(open_exchange(process_group_of(model)))
+    scaling = LossScaling(weighting, OptimizerChecks(weighting))
     scaling.add(model)
     return scaling
 
@@ -202,7 +202,7 @@ def _require_loader(loader: object) -> None:
         raise TypeError(f"loader must be a BalancedLoader or a StreamLoader, got {type(loader).__name__}")
 
 
-def _ranks_of_a_replica(model: torch.nn.Module, loader: RankLoader) -> int:
+def _ranks_per_replica(model: torch.nn.Module, loader: RankLoader) -> int:
     """Return the ranks that must take as many micro-batches as each other, as they gather parameters together."""
     if not loader.counts_differ or not gathers_parameters(model):
         return 1
@@ -211,7 +211,7 @@ def _ranks_of_a_replica(model: torch.nn.Module, loader: RankLoader) -> int:
             f"the ranks of this {type(model).__name__} gather parameters in every forward pass and so need "
             'the same number of micro-batches: pass pack="lockstep" to the loader'
         )
-    replicas = replicas_of(model)
+    replicas = replica_of_each_rank(model)
     if len(set(replicas)) == 1:
         raise TypeError(
             "micro_batch= lets the number of micro-batches follow speed, but all ranks of this "

@@ -23,12 +23,12 @@ from paceline.torch.gather import GatherShapeCheck
 from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.planning import Planning
 from paceline.torch.rank_loader import RankLoader
-from paceline.torch.sharded import sum_gradients
-from paceline.torch.steps import Steps
-from paceline.torch.weighting import Model, Weighting
+from paceline.torch.sharded import set_gradient_sync
+from paceline.torch.steps import StepWeighting
+from paceline.torch.weighting import AttachedModel, Weighting
 
 
-class Scaling:
+class LossScaling:
     """Weighs the losses of a job whose batches stay as its loader makes them. :func:`attach` makes it.
 
     Every loss is given to :meth:`scale` before its backward pass.
@@ -63,7 +63,7 @@ class Scaling:
         weighting = self._weighting
         if is_attached(model):
             raise ValueError("the model is already attached: call close() on that balance before attaching it again")
-        weighting.models.append(Model(model, weighting))
+        weighting.models.append(AttachedModel(model, weighting))
 
     def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:
         """Return the loss times what it is a mean over, for ``backward()``.
@@ -105,7 +105,7 @@ class Scaling:
         self._end()
 
 
-class Balance(Scaling):
+class Balance(LossScaling):
     """Keeps the ranks of one training job in step. :func:`attach` makes it.
 
     Attributes
@@ -137,13 +137,13 @@ class Balance(Scaling):
         self.work: WorkModel | None = planning.work
         self._covariates = CovariateSampler(covariates)
         self._waits: list[FSDPWaits] = []
-        self._steps = steps = Steps(loader, planning, exchange, timer, self._covariates)
+        self._steps = steps = StepWeighting(loader, planning, exchange, timer, self._covariates)
         self.on_iteration: list[Callable[[Iteration], None]] = steps.observers
         self.warn = steps.warn
         super().__init__(steps, OptimizerChecks(steps, lambda: planning.plan.sizes))
         # Ended with it: a job that drops its model and loader drops the balance too.
         known, ranks = weakref.ref(steps), exchange.ranks
-        shape_check = GatherShapeCheck(loader, lambda: bool((one := known()) and one.pending_sums.waits), ranks)
+        shape_check = GatherShapeCheck(loader, lambda: bool((one := known()) and one.pending_sums.is_pending), ranks)
         self._stop_listening = weakref.finalize(self, listen(timer, shape_check))
         self._stop_listening.atexit = False
 
@@ -183,8 +183,8 @@ class Balance(Scaling):
             if one.ddp is not None:
                 stack.enter_context(one.ddp.no_sync())
             else:
-                sum_gradients(one.model, now=False)
-                stack.callback(sum_gradients, one.model, now=True)
+                set_gradient_sync(one.model, enabled=False)
+                stack.callback(set_gradient_sync, one.model, enabled=True)
         return stack
 
     def measured(self, seconds: float) -> None:
@@ -202,8 +202,8 @@ class Balance(Scaling):
         """
         if self.closed:
             return
-        if (rows := self._steps.rows) is not None and rows.is_consistent and self.on_iteration:
-            self._steps.notify(rows)  # the last iteration, which no other follows
+        if (reports := self._steps.reports) is not None and reports.is_consistent and self.on_iteration:
+            self._steps.notify(reports)  # the last iteration, which no other follows
         for observe in self.on_iteration:
             if hasattr(observe, "close"):
                 observe.close()
@@ -217,7 +217,7 @@ class Balance(Scaling):
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learned and decided, and where the data stands: the same on every rank, save it once."""
-        self._steps.finish()
+        self._steps.finish_iteration()
         records = {"index": self._steps.index}
         return {**self._planning.state_dict(), "loader": self._loader.state_dict(), "records": records}
 
@@ -232,7 +232,7 @@ class Balance(Scaling):
         ValueError
             If the state is another global batch's or other data's.
         """
-        self._steps.finish()
+        self._steps.finish_iteration()
         self._loader.load_state_dict(state["loader"], skip_rest=skip_rest)
         self._planning.load_state_dict(state)
         self._steps.index = int(state.get("records", {}).get("index", -1))  # records go on counting

@@ -24,16 +24,16 @@ import torch
 from paceline.torch.global_batch import RankBatch
 
 if TYPE_CHECKING:
-    from paceline.torch.weighting import Model
+    from paceline.torch.weighting import AttachedModel
 
 MAX_REMEMBERED_PASSES = 1024
 """Passes that are remembered: more than any step goes back through."""
 
-MAX_BATCHES = 64
+MAX_YIELDED_BATCHES = 64
 """Batches that may be out: the oldest are forgotten."""
 
 
-LINE = (
+SCALE_LOSS_HINT = (
     "write loss = balance.scale(loss, count) before backward(), where count is the number of samples or tokens that "
     "this rank's loss is a mean over (a step is then the mean over those of all ranks and micro-batches: do not divide "
     "by the number of micro-batches as well)"
@@ -64,33 +64,33 @@ class WarnOnce:
 # -- rows and batches ----------------------------------------------------------------------------------------------
 
 
-def tensors_in(thing: Any, depth: int = 4) -> list[torch.Tensor]:
+def tensors_in(value: Any, depth: int = 4) -> list[torch.Tensor]:
     """Return the tensors of a model's inputs or output, also inside sequences, mappings and objects.
 
     >>> [tensor.item() for tensor in tensors_in({"loss": torch.tensor(1), "parts": [torch.tensor(2), None]})]
     [1, 2]
     """
-    if isinstance(thing, torch.Tensor):
-        return [thing]
-    if isinstance(thing, Mapping):
-        inside: Any = thing.values()
-    elif isinstance(thing, (list, tuple)):
-        inside = thing
-    elif thing is None or isinstance(thing, (str, bytes, int, float, complex, torch.nn.Module, type)):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        inside: Any = value.values()
+    elif isinstance(value, (list, tuple)):
+        inside = value
+    elif value is None or isinstance(value, (str, bytes, int, float, complex, torch.nn.Module, type)):
         return []
     else:
-        slots = [name for kind in type(thing).__mro__ for name in vars(kind).get("__slots__", ())]
-        inside = [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name, None) for name in slots)]
+        slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+        inside = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
     found: list[torch.Tensor] = []
-    for value in inside:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
+    for part in inside:
+        if isinstance(part, torch.Tensor):
+            found.append(part)
         elif depth:
-            found += tensors_in(value, depth - 1)
+            found += tensors_in(part, depth - 1)
     return found
 
 
-def rows_of(
+def count_rows(
     args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> tuple[tuple[int, ...], set[int]]:
     """Return how many rows the inputs of a model may have, and how many other ones have that do not agree.
@@ -99,9 +99,9 @@ def rows_of(
     many, one, or a single axis.
 
     >>> images = [torch.zeros(3, 8, 8), torch.zeros(3, 9, 9)]
-    >>> rows_of((images,), {}, images)
+    >>> count_rows((images,), {}, images)
     ((3, 2), set())
-    >>> rows_of(images, {}, [torch.zeros(3, 8), torch.zeros(5, 8)])
+    >>> count_rows(images, {}, [torch.zeros(3, 8), torch.zeros(5, 8)])
     ((3,), {5})
     """
     first = args[0] if args else next(iter(kwargs.values()), None)
@@ -112,7 +112,7 @@ def rows_of(
     return tuple(lengths), others - {1, *lengths}
 
 
-class BatchesOut:
+class YieldedBatches:
     """Batches of this rank that were yielded and may still be computed, the one being computed first.
 
     Which of them a pass was given matters only where two have as many rows of this rank, and not as many of all ranks,
@@ -122,8 +122,8 @@ class BatchesOut:
     Examples
     --------
     >>> import numpy as np
-    >>> out = BatchesOut(rank=0)
-    >>> out.hand_out(RankBatch(np.array([3, 5])))
+    >>> out = YieldedBatches(rank=0)
+    >>> out.add(RankBatch(np.array([3, 5])))
     >>> out.find((3,))[0].sizes, out.find((4,))
     (array([3, 5]), (None, False))
     """
@@ -136,12 +136,12 @@ class BatchesOut:
         self._is_first_computed = self._has_fetched_since = self._models_take_turns = False
         self._backward_model_ids: set[int] = set()  # models whose gradients the first of them was computed for
 
-    def hand_out(self, batch: RankBatch) -> None:
+    def add(self, batch: RankBatch) -> None:
         """Add a batch that the loop is given."""
         self._batches.append(batch)
         self.num_delivered += 1
         self._has_fetched_since = True
-        if len(self._batches) > MAX_BATCHES:
+        if len(self._batches) > MAX_YIELDED_BATCHES:
             del self._batches[0]
             self._is_first_computed = False
 
@@ -183,7 +183,7 @@ class BatchesOut:
                     return batch, new
         return None, False
 
-    def catch_up(self) -> None:
+    def drop_computed(self) -> None:
         """Leave out batches that were computed without being found, as the rows of their passes said nothing.
 
         All have been computed that were yielded, but for as many as the loop fetches ahead.
@@ -198,7 +198,7 @@ class BatchesOut:
         if self._batches and self._batches[0] is batch:
             self._backward_model_ids.add(id(model))
 
-    def next(self, model: object) -> tuple[RankBatch | None, bool]:
+    def next_batch(self, model: object) -> tuple[RankBatch | None, bool]:
         """Return the batch that a loop is taken to compute whose rows say nothing, and whether it is a new one."""
         out = self._batches
         if not out:
@@ -221,19 +221,19 @@ class BatchesOut:
 # -- passes and the graph ------------------------------------------------------------------------------------------
 
 
-class Pass:
+class ForwardPass:
     """A forward pass with gradients: its model, its rows, and the passes that made its inputs."""
 
     __slots__ = ("batch", "begin", "beside", "end", "others", "owner", "rows", "through")
 
-    def __init__(self, owner: Model, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, owner: AttachedModel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         tensors = tensors_in([*args, *kwargs.values()] if kwargs else args)
         self.owner = weakref.ref(owner)
-        self.rows, self.others = rows_of(args, kwargs, tensors)
+        self.rows, self.others = count_rows(args, kwargs, tensors)
         self.batch: RankBatch | None = None
         made = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-        behind = Reached(made) if made else None
-        self.through: list[Pass] = list(behind.passes) if behind else []
+        behind = BackwardGraph(made) if made else None
+        self.through: list[ForwardPass] = list(behind.passes) if behind else []
         self.beside: list[torch.Tensor] = behind.leaves if behind else []
         self.begin: int = number_now()
         self.end: float = math.inf  # a forward pass may hold a backward pass, as Lightning's training steps do
@@ -250,16 +250,16 @@ class Pass:
             del _passes[place], _begins[place]
 
 
-_passes: list[Pass] = []
+_passes: list[ForwardPass] = []
 _begins: list[int] = []
-_owners: weakref.WeakSet[Model] = weakref.WeakSet()
+_owners: weakref.WeakSet[AttachedModel] = weakref.WeakSet()
 _torch_backward = torch.autograd.backward
 
 number_now: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 """Return the number of the next node that this thread makes."""
 
 
-class Reached:
+class BackwardGraph:
     """What gradients at these nodes go back through, up to the first pass on every way.
 
     Attributes
@@ -277,8 +277,8 @@ class Reached:
     """
 
     def __init__(self, nodes: Iterable[Any]) -> None:
-        self.passes: dict[Pass, None] = {}
-        self.plain: dict[Pass, None] = {}
+        self.passes: dict[ForwardPass, None] = {}
+        self.plain: dict[ForwardPass, None] = {}
         self.scaled: list[Any] = []
         self.leaves: list[torch.Tensor] = []
         self.beside: list[torch.Tensor] = []
@@ -309,7 +309,7 @@ class Reached:
                 (self.beside if scaled else self.leaves).append(leaf)
 
 
-class _Scaled(torch.autograd.Function):
+class _ScaledLoss(torch.autograd.Function):
     """A loss times what it is a mean over; no count leaves it as it is, and 0 makes it 0 even if it is NaN."""
 
     @staticmethod
@@ -322,25 +322,27 @@ class _Scaled(torch.autograd.Function):
         return gradients[0] * ctx.factor, None, None
 
 
-_SCALED: Any = _Scaled._backward_cls
+_SCALED: Any = _ScaledLoss._backward_cls
 
 
-def scaled(loss: torch.Tensor, count: float | None, factor: float) -> torch.Tensor:
+def scale_loss(loss: torch.Tensor, count: float | None, factor: float) -> torch.Tensor:
     """Return the loss times a factor, and let the graph remember the count behind it."""
     if count == 0 and loss.grad_fn is not None:
         _keep_finite(loss.grad_fn)
-    return _Scaled.apply(loss, count, factor)  # type: ignore[no-any-return, no-untyped-call]
+    return _ScaledLoss.apply(loss, count, factor)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _keep_finite(root: Any) -> None:
     """Make the nodes of a loss without terms send zeros instead of 0 / 0."""
 
-    def finite(sent: Sequence[torch.Tensor | None], got: Any) -> tuple[torch.Tensor | None, ...]:
-        return tuple(one if one is None or one.is_sparse else one.nan_to_num(0.0, 0.0, 0.0) for one in sent)
+    def replace_nonfinite(
+        grad_inputs: Sequence[torch.Tensor | None], grad_outputs: Any
+    ) -> tuple[torch.Tensor | None, ...]:
+        return tuple(one if one is None or one.is_sparse else one.nan_to_num(0.0, 0.0, 0.0) for one in grad_inputs)
 
     waiting, known = [root], {None, root}
     for node in waiting:
-        node.register_hook(finite)
+        node.register_hook(replace_nonfinite)
         for following, _ in node.next_functions:
             # division and reduction come first
             if following not in known and len(known) < 64 and not hasattr(following, "variable"):
@@ -364,7 +366,7 @@ def is_attached(model: torch.nn.Module) -> bool:
     return any(owner.model is model for owner in _owners)
 
 
-def watch(owner: Model) -> Callable[[], None]:
+def watch_backward(owner: AttachedModel) -> Callable[[], None]:
     """Weigh backward passes through this model, until the returned function is called."""
     torch.autograd.backward = _backward
     _owners.add(owner)
@@ -372,7 +374,7 @@ def watch(owner: Model) -> Callable[[], None]:
     return functools.partial(_unwatch, weakref.ref(owner))
 
 
-def _unwatch(owner_ref: weakref.ref[Model]) -> None:
+def _unwatch(owner_ref: weakref.ref[AttachedModel]) -> None:
     if (owner := owner_ref()) is not None:
         _owners.discard(owner)
     if not _owners:
@@ -402,11 +404,11 @@ def _backward(
     nodes = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
     reached, error = None, None
     try:
-        reached = Reached(nodes)
+        reached = BackwardGraph(nodes)
     except LoopError as twice:
-        reached, error = Reached(()), twice
+        reached, error = BackwardGraph(()), twice
         reached.passes = dict.fromkeys(one for one in _passes[-1:])
-    owners: dict[Model, None] = {}
+    owners: dict[AttachedModel, None] = {}
     for one in reached.passes:
         if (owner := one.owner()) is not None and owner in _owners and owner.is_trainable:
             owners[owner] = None
@@ -421,12 +423,14 @@ def _backward(
     factor = factors.pop()
     if factors:
         for weighting in weightings:
-            weighting.refuse(LoopError(f"one backward pass covers batches of several balanced loaders: {LINE}"))
+            weighting.reject_step(
+                LoopError(f"one backward pass covers batches of several balanced loaders: {SCALE_LOSS_HINT}")
+            )
         factor = math.nan
     handles = _call_at_end(nodes, weightings)
     try:
         if factor != 1.0:
-            gradients = _times(roots, gradients, factor)
+            gradients = _scale_root_gradients(roots, gradients, factor)
         _torch_backward(roots, gradients, **options)
     except BaseException as error:
         for weighting in weightings:
@@ -447,16 +451,16 @@ def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
     """
     begun: list[bool] = []
 
-    def begins(gradients: Any) -> None:
+    def queue_callbacks(gradients: Any) -> None:
         if not begun:
             begun.append(True)
             for weighting in weightings:
                 torch.autograd.Variable._execution_engine.queue_callback(weighting.on_local_gradients_ready)
 
-    return [node.register_prehook(begins) for node in dict.fromkeys(nodes) if node is not None]
+    return [node.register_prehook(queue_callbacks) for node in dict.fromkeys(nodes) if node is not None]
 
 
-def _times(roots: Sequence[Any], gradients: Any, factor: float) -> list[torch.Tensor]:
+def _scale_root_gradients(roots: Sequence[Any], gradients: Any, factor: float) -> list[torch.Tensor]:
     weights = [None] * len(roots) if gradients is None else gradients
     weights = [weights] if isinstance(weights, torch.Tensor) else list(weights)
     found = []

@@ -23,7 +23,7 @@ class CovariateSampler:
         self.next = 0.0 if self._covariates else math.inf
         """Time to sample again, by ``time.perf_counter``."""
 
-    def take(self) -> None:
+    def sample_all(self) -> None:
         """Sample all covariates."""
         began = time.perf_counter()
         self.newest_values = [covariate.sample() for covariate in self._covariates]
@@ -48,7 +48,7 @@ class UnavailableCovariate:
         return float("nan")
 
 
-def covariates_for(predictor: Predictor, covariates: Sequence[Covariate] | None) -> list[Covariate]:
+def select_covariates(predictor: Predictor, covariates: Sequence[Covariate] | None) -> list[Covariate]:
     """Return the covariates to sample, in the order in which the predictor reads them."""
     if not predictor.covariate_names:
         return []

@@ -24,7 +24,7 @@ from paceline._arrays import Array
 from paceline._runtime import wait_at_exit
 from paceline.recording.torch.waits import without_listeners
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
 class LostRankError(RuntimeError):
@@ -79,31 +79,31 @@ class Exchange:
         try:
             self._wait(work)
         except RuntimeError as error:
-            raise self.lost(error) from error
+            raise self.lost_rank_error(error) from error
         return self._row_WF.copy()  # the next exchange overwrites the buffer
 
-    def gather(self, thing: object) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         """Return every rank's JSON value, in the order of ranks; waits for all."""
         # Lengths first: all_gather needs tensors of equal length. dist.all_gather_object would unpickle.
-        payload = torch.frombuffer(bytearray(json.dumps(thing).encode()), dtype=torch.uint8)
+        payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-        self._or_lost(lambda: dist.all_gather(lengths, torch.tensor([len(payload)]), group=self.group))
+        self._raise_if_lost(lambda: dist.all_gather(lengths, torch.tensor([len(payload)]), group=self.group))
         longest = int(max(lengths))
         texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
         padded = torch.nn.functional.pad(payload, (0, longest - len(payload)))
-        self._or_lost(lambda: dist.all_gather(texts, padded, group=self.group))
+        self._raise_if_lost(lambda: dist.all_gather(texts, padded, group=self.group))
         pairs = zip(texts, lengths, strict=True)
         return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in pairs]
 
-    def from_first(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def broadcast_from_first(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the arrays of the first rank, on every rank; waits for it."""
         written = io.BytesIO()
         np.savez(written, **state)  # type: ignore[arg-type]
         payload = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
         length = torch.tensor([len(payload)])
-        self._or_lost(lambda: dist.broadcast(length, src=self._first, group=self.group))
+        self._raise_if_lost(lambda: dist.broadcast(length, src=self._first, group=self.group))
         sent = payload if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
-        self._or_lost(lambda: dist.broadcast(sent, src=self._first, group=self.group))
+        self._raise_if_lost(lambda: dist.broadcast(sent, src=self._first, group=self.group))
         # Explicit, although it is numpy's default: what another process sent is never unpickled.
         with np.load(io.BytesIO(sent.numpy().tobytes()), allow_pickle=False) as arrays:
             return dict(arrays)
@@ -127,14 +127,14 @@ class Exchange:
         # part of a cycle that waits for the garbage collector, through hundreds of attached and detached balances.
         vars(self).pop("group", None)
 
-    def _or_lost(self, communicate: Callable[[], T]) -> T:
+    def _raise_if_lost(self, communicate: Callable[[], ResultT]) -> ResultT:
         try:
             with without_listeners():
                 return communicate()
         except RuntimeError as error:
-            raise self.lost(error) from error
+            raise self.lost_rank_error(error) from error
 
-    def lost(self, error: BaseException) -> LostRankError:
+    def lost_rank_error(self, error: BaseException) -> LostRankError:
         """Return the error to raise when a rank is gone."""
         limit = "the process group's timeout" if self.timeout is None else f"{self.timeout:g} s (timeout= of attach)"
         return LostRankError(
@@ -144,10 +144,10 @@ class Exchange:
         )
 
 
-class OneProcess(Exchange):
+class SingleProcessExchange(Exchange):
     """The exchange of a process that trains alone, in no process group.
 
-    >>> exchange = OneProcess()
+    >>> exchange = SingleProcessExchange()
     >>> exchange.send([3.0, 4.0])
     >>> exchange.receive().tolist()
     [[3.0, 4.0]]
@@ -167,11 +167,11 @@ class OneProcess(Exchange):
         self.under_way = False
         return self._row_WF
 
-    def gather(self, thing: object) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         """Return the value alone."""
-        return [thing]
+        return [value]
 
-    def from_first(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def broadcast_from_first(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the arrays themselves."""
         return dict(state)
 
@@ -182,4 +182,4 @@ class OneProcess(Exchange):
 
 def open_exchange(group: dist.ProcessGroup | None, timeout: float | None = None) -> Exchange:
     """Return the exchange of a group's ranks; without a group, that of this process alone."""
-    return OneProcess() if group is None else Exchange(group, timeout)
+    return SingleProcessExchange() if group is None else Exchange(group, timeout)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.torch.counting import MAX_BATCHES
+from paceline.torch.counting import MAX_YIELDED_BATCHES
 from paceline.torch.rank_loader import RankLoader
 
 
@@ -100,7 +100,7 @@ class GatherShapeCheck:
         if not self.loader.is_iterating and not (self.loader.has_ended and self.has_pending_batches()):
             return
         # The rows may be of a batch before the newest one, as far back as batches are remembered.
-        if self.loader.since_uneven > MAX_BATCHES or _is_gathering_shards():
+        if self.loader.since_uneven > MAX_YIELDED_BATCHES or _is_gathering_shards():
             return
         if not self.ranks.issuperset(dist.get_process_group_ranks(group)):
             return

@@ -18,7 +18,7 @@ from paceline.coordinator.policy import Policy
 from paceline.predictors import Auto, Predictor, Report
 from paceline.torch.loader import BalancedLoader
 from paceline.torch.reports import MIN_BATCH_SHARE
-from paceline.torch.sharded import ddp_of, gathers_parameters
+from paceline.torch.sharded import find_ddp, gathers_parameters
 from paceline.torch.state_lists import from_lists, to_lists
 
 
@@ -91,7 +91,7 @@ class LocalSGD:
                 f"loader must be a BalancedLoader, got {type(loader).__name__}: write BalancedLoader(dataset, "
                 "global_batch=..., micro_batch=...)"
             )
-        if ddp_of(model) is not None or gathers_parameters(model):
+        if find_ddp(model) is not None or gathers_parameters(model):
             raise TypeError(
                 "LocalSGD lets ranks take different numbers of steps, but this model "
                 f"({type(model).__name__}) synchronizes in every step and would hang: pass the model itself, not "
@@ -115,7 +115,7 @@ class LocalSGD:
         )
         loader.shares = self.balancer.plan.sizes
         self.rounds = 0
-        for tensor in self._tensors():
+        for tensor in self._averaged_tensors():
             dist.broadcast(tensor, 0)
         self._anchors = [parameter.detach().clone() for parameter in model.parameters()] if outer else []
         self._outer = outer(self._anchors) if outer else None
@@ -148,7 +148,7 @@ class LocalSGD:
             raise RuntimeError("this rank has steps left in the round: call merge() where loader.step_ends is true")
         if count is not None and not count >= 0:
             raise ValueError(f"count must be at least 0, got {count}")
-        tensors = self._tensors()
+        tensors = self._averaged_tensors()
         device = tensors[0].device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -186,14 +186,14 @@ class LocalSGD:
                 tensor.copy_(part.view_as(tensor))
 
     @torch.no_grad()
-    def _step_outer(self, outer: torch.optim.Optimizer) -> None:
+    def _step_outer(self, outer_optimizer: torch.optim.Optimizer) -> None:
         for anchor, parameter in zip(self._anchors, self.model.parameters(), strict=True):
             anchor.grad = anchor - parameter
-        outer.step()
+        outer_optimizer.step()
         for anchor, parameter in zip(self._anchors, self.model.parameters(), strict=True):
             parameter.copy_(anchor)
 
-    def _tensors(self) -> list[torch.Tensor]:
+    def _averaged_tensors(self) -> list[torch.Tensor]:
         """Return what is averaged: parameters, and buffers of floating-point numbers."""
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         return [parameter.detach() for parameter in self.model.parameters()] + buffers

@@ -14,7 +14,7 @@ from paceline._arrays import Array, Sizes
 from paceline.recording.torch.busy_time import AsyncScalar
 
 
-class Norms:
+class GradientNorms:
     """The norms of the step under way, one of each micro-batch; :meth:`take` ends it.
 
     ``is_delayed`` if a device computes them. Then :meth:`take` returns those of the step before, and NaN if the device
@@ -59,7 +59,7 @@ class LossReductionCheck:
 
     def __init__(self, *, is_delayed: bool = False) -> None:
         self.watches_outputs = self.has_enough = False
-        self.norms = Norms(is_delayed)
+        self.norms = GradientNorms(is_delayed)
         self._x: list[Array] = []
         self._y: list[Array] = []
 
@@ -78,11 +78,11 @@ class LossReductionCheck:
             tensor.register_hook(partial(self._on_gradient, samples))
         if not shown and parameter is not None:
 
-            def once(gradient: torch.Tensor) -> None:
+            def add_norm_once(gradient: torch.Tensor) -> None:
                 handle.remove()
                 self._add(gradient.norm())
 
-            handle = parameter.register_hook(once)
+            handle = parameter.register_hook(add_norm_once)
 
     def _on_gradient(self, samples: int, gradient: torch.Tensor | None) -> None:
         if (
@@ -108,7 +108,7 @@ class LossReductionCheck:
         self.has_enough = len(self._x) >= 60
         if len(self._x) % 6:
             return ""
-        power, error = self._growth()
+        power, error = self._fit_growth()
         # The border lies between the powers of a mean's gradients and of a sum's. A correct loss lies a quarter on the
         # right side, so a false alarm takes nearly 5 standard errors.
         if error < 0.15 and power - 1.25 > 3.0 * error:
@@ -121,7 +121,7 @@ class LossReductionCheck:
             )
         return ""
 
-    def _growth(self) -> tuple[float, float]:
+    def _fit_growth(self) -> tuple[float, float]:
         """Return the power of n with which gradients grow, and its standard error (infinite at first)."""
         x, y = np.concatenate(self._x), np.concatenate(self._y)
         known = len(x) - len(self._x)  # subtracting each step's mean takes one degree of freedom

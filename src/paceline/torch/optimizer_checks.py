@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from paceline.torch.counting import LoopError, was_attached
-from paceline.torch.weighting import Model, Weighting
+from paceline.torch.weighting import AttachedModel, Weighting
 
-LBFGS = (
+LBFGS_ERROR = (
     "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal batches. Use "
     "an optimizer that evaluates the loss once per step"
 )
@@ -37,11 +37,11 @@ class OptimizerChecks:
         """Look at all steps from now on, until the returned function is called or this object is garbage."""
         known = weakref.ref(self)
 
-        def look(optimizer: torch.optim.Optimizer, positional: Sequence[Any], named: dict[str, Any]) -> None:
+        def check_step(optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
             if (alive := known()) is not None:
-                alive.before_step(optimizer, has_closure=any(map(callable, [*positional, *named.values()])))
+                alive.before_step(optimizer, has_closure=any(map(callable, [*args, *kwargs.values()])))
 
-        stop: Callable[[], None] = register_optimizer_step_pre_hook(look).remove
+        stop: Callable[[], None] = register_optimizer_step_pre_hook(check_step).remove
         return stop
 
     def before_step(self, optimizer: torch.optim.Optimizer, *, has_closure: bool) -> None:
@@ -49,27 +49,27 @@ class OptimizerChecks:
         weighting = self._weighting
         if weighting.error is not None and not any(one.is_in_backward for one in weighting.models):
             weighting.raise_error()
-        alone: list[Model] = []
-        unsummed: list[Model] = []
+        alone: list[AttachedModel] = []
+        unsummed: list[AttachedModel] = []
         for one in weighting.models:
             if not has_closure:  # it computes gradients within the step
                 if one.ddp is not None and (one.is_in_backward or one.has_unsummed):
                     alone.append(one)
-                if not one.note_step(optimizer):
+                if not one.mark_step(optimizer):
                     unsummed.append(one)
         weighting.before_optimizer_step()
-        if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, weighting.models):
-            raise RuntimeError(LBFGS)
+        if isinstance(optimizer, torch.optim.LBFGS) and _updates_any(optimizer, weighting.models):
+            raise RuntimeError(LBFGS_ERROR)
         # Scanning the parameters is slow, and almost no step needs it.
-        if alone and _steps(optimizer, alone):
+        if alone and _updates_any(optimizer, alone):
             raise RuntimeError(
                 "the optimizer steps on gradients of this rank alone, so the ranks' models diverge, even with "
                 "equal batches: call the model that was passed to attach() (not model.module), and let each "
                 "step's last backward pass sum gradients (not in no_sync(), nor with a hook that steps within it)"
             )
         self.had_uneven_sizes = self.had_uneven_sizes or self._get_sizes() is not self._first_sizes
-        again = _steps_again(optimizer)
-        if unsummed and self.had_uneven_sizes and not again and _steps(optimizer, unsummed):
+        again = _reuses_gradients(optimizer)
+        if unsummed and self.had_uneven_sizes and not again and _updates_any(optimizer, unsummed):
             raise LoopError(
                 "an optimizer steps on gradients that no backward pass of its model has summed since its last step. "
                 "Gradients of torch.autograd.grad are not weighted, so that samples count more on a rank with few of "
@@ -78,11 +78,11 @@ class OptimizerChecks:
         if self.had_uneven_sizes and optimizer not in self._checked_optimizers:
             self._checked_optimizers.add(optimizer)
             with weighting.pause_timer():  # it takes as long as an iteration, right after the first change of sizes
-                self._look_at_process()
+                self._check_other_objects()
         for one in weighting.models:
             one.require_summed_parameters()
 
-    def _look_at_process(self) -> None:
+    def _check_other_objects(self) -> None:
         """Warn of other objects in this process that do not suit unequal batches."""
         models = self._weighting.models  # composable replicate makes a wrapper of its own around their parameters
         others = [
@@ -113,12 +113,12 @@ class OptimizerChecks:
             )
 
 
-def _steps(optimizer: torch.optim.Optimizer, models: Sequence[Model]) -> bool:
+def _updates_any(optimizer: torch.optim.Optimizer, models: Sequence[AttachedModel]) -> bool:
     """Return whether the optimizer steps parameters of these models that have a gradient."""
     return any(model.owns_any(_parameters_with_gradients(optimizer)) for model in models)
 
 
-def _steps_again(optimizer: torch.optim.Optimizer) -> bool:
+def _reuses_gradients(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether the gradients are those of the step before, and note that they are stepped on now."""
     stepped = (one.grad for group in optimizer.param_groups for one in group["params"])
     first: Any = next((gradient for gradient in stepped if gradient is not None), None)

@@ -18,7 +18,7 @@ from paceline.coordinator.work import WorkModel
 from paceline.predictors import Report
 from paceline.torch.exchange import Exchange
 from paceline.torch.rank_loader import RankLoader
-from paceline.torch.reports import RankReports, at_shares, mean_of, one_worker
+from paceline.torch.reports import RankReports, mean_reports, merge_ranks, scale_to_shares
 from paceline.torch.state_lists import from_lists, to_lists
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Planning:
         self._is_slow = False  # whether the last iteration took far longer
         self._last_W: Sizes | None = None  # what the loader was given last, and what it made of it
         self._shares_W: Sizes | None = None
-        self._begin()
+        self._map_ranks_to_workers()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learned and decided."""
@@ -88,7 +88,7 @@ class Planning:
                 self.balancer.leave(worker)
         self._covariates_before = np.full_like(self._covariates_before, np.nan)
         self._unplanned.clear()
-        self._begin()
+        self._map_ranks_to_workers()
 
     def reports_by_worker(self, report_WF: Array) -> Array:
         """Return the reports of ranks as those of the plan's workers; of a worker's ranks, the slowest one's.
@@ -100,17 +100,17 @@ class Planning:
         if len(self.order) == len(self.workers):
             return np.array(report_WF[self.order])
         ranks_of = [np.flatnonzero(self._rank_order == worker) for worker in range(len(self.order))]
-        return np.stack([one_worker(report_WF[ranks]) for ranks in ranks_of])
+        return np.stack([merge_ranks(report_WF[ranks]) for ranks in ranks_of])
 
-    def require_one_place(self, reports: RankReports) -> None:
+    def require_same_position(self, reports: RankReports) -> None:
         """Raise an error if ranks have looped differently: samples are lost and repeated, and no plan can mend that."""
-        places = reports.places(assigned=reports.has_same_plan)  # other plans assign other batches
+        places = reports.positions(with_checksum=reports.has_same_plan)  # other plans assign other batches
         if not (places == places[0]).all():
             raise RuntimeError(desync_error(self.balancer.workers, places))
 
-    def settle(self, reports: RankReports, iteration: int) -> None:
+    def adopt_first_rank_state(self, reports: RankReports, iteration: int) -> None:
         """Copy the first rank's state to all ranks, because their plans differ."""
-        self.require_one_place(reports)
+        self.require_same_position(reports)
         self._has_settled = True
         if not self._had_settled:  # while it lasts, batches are those of the first rank: there is nothing new to say
             logger.warning(
@@ -119,22 +119,22 @@ class Planning:
                 "affected. Run all ranks on the same hardware and library versions.",
                 iteration,
             )
-        self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
+        self.balancer.load_state_dict(self._exchange.broadcast_from_first(self.balancer.state_dict()))
         if self.work is not None:
-            self.work.load_state_dict(self._exchange.from_first(self.work.state_dict()))
+            self.work.load_state_dict(self._exchange.broadcast_from_first(self.work.state_dict()))
             self._loader.coefficients = self.work.coefficients
         self._unplanned.clear()
-        self._begin()
+        self._map_ranks_to_workers()
 
     def learn(self, reports: RankReports) -> None:
         """Learn from the reports of an iteration and plan the next, or keep the reports until planning is due."""
         at_once = reports.ran_out
         if self.work is not None:
-            reports, new_costs = self._in_work(reports, self.work)
+            reports, new_costs = self._learn_costs(reports, self.work)
             at_once = at_once or new_costs
         if at_once or self._is_due(reports):
             iterations = len(self._unplanned) + 1
-            reports = reports if at_once else mean_of([*self._unplanned, reports])
+            reports = reports if at_once else mean_reports([*self._unplanned, reports])
             self._unplanned.clear()
             self._replan(reports, iterations)
         else:
@@ -165,7 +165,7 @@ class Planning:
         else:
             self.balancer.step(reports.report(None), iterations=iterations)
         before_W = self._sizes_W
-        self._take_plan()
+        self._read_plan()
         # a few samples back and forth are noise
         moved = np.abs(self._sizes_W - before_W).sum() > 0.1 * before_W.sum()
         self._steady_plans = 0 if moved else self._steady_plans + 1
@@ -173,18 +173,18 @@ class Planning:
         if len(self._recent_seconds) == 8:
             self.seconds = min(self._recent_seconds)
 
-    def _in_work(self, reports: RankReports, work: WorkModel) -> tuple[RankReports, bool]:
+    def _learn_costs(self, reports: RankReports, work: WorkModel) -> tuple[RankReports, bool]:
         """Learn what samples cost; return the reports with work in place of samples, and whether costs are new."""
         work_W, parts_W = work.work(reports.features_WF), reports["micro_batches"]
-        planned = reports.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed_seconds)
+        planned = reports.scale_to_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed_seconds)
         if work.observe(reports.features_WF / parts_W[:, None], reports["seconds"] / parts_W):
             self._loader.coefficients = work.coefficients
             if relative_change(work.work(reports.features_WF), work_W) > 0.02:
-                return self._in_new_costs(reports, work), True
-            self._take_plan()  # the same sizes, and a checksum of the new costs
+                return self._rescale_to_new_costs(reports, work), True
+            self._read_plan()  # the same sizes, and a checksum of the new costs
         return planned, False
 
-    def _in_new_costs(self, reports: RankReports, work: WorkModel) -> RankReports:
+    def _rescale_to_new_costs(self, reports: RankReports, work: WorkModel) -> RankReports:
         """Report the last iterations to the predictor in units of the new costs; return the newest report in them.
 
         Speeds in the old units would look like a worker that has become slower: the one whose samples now cost more.
@@ -195,8 +195,8 @@ class Planning:
             # most predictors remember fewer than 16 iterations
             for features_WF1 in work.recent_observations(16)[:-1]:
                 work_W, seconds_W = work.work(features_WF1[:, :-1]), features_WF1[:, -1]
-                self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))
-        return reports.at_shares(work.work(reports.features_WF), shares_W, fixed)
+                self.balancer.observe(Report(shares_W, scale_to_shares(seconds_W, work_W, shares_W, fixed)))
+        return reports.scale_to_shares(work.work(reports.features_WF), shares_W, fixed)
 
     def apply_to_loader(self) -> None:
         """Set the shares of the latest plan on the loader, which checks them, unless they are set already."""
@@ -204,7 +204,7 @@ class Planning:
             self._loader.shares = self._sizes_W if self.in_order else self._sizes_W[self._rank_order]
             self._last_W, self._shares_W = self._sizes_W, self._loader.shares
 
-    def _take_plan(self) -> None:
+    def _read_plan(self) -> None:
         self.plan = plan = self.balancer.plan
         self._sizes_W = plan.split.sizes
         # Ranks that planned as often, and reached the same sizes, have the same one; 32 bits fit into a float64.
@@ -212,7 +212,7 @@ class Planning:
         if self.work is not None:  # ranks that learned other costs divide other batches
             self.checksum ^= zlib.crc32(self.work.coefficients.tobytes())
 
-    def _begin(self) -> None:
+    def _map_ranks_to_workers(self) -> None:
         """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
         workers = list(self.balancer.workers)
         self.order = np.array([self.workers.index(worker) for worker in workers])
@@ -220,26 +220,26 @@ class Planning:
         self.in_order = self._rank_order.tolist() == list(range(len(workers)))
         self._last_W = None
         self._steady_plans, self._usual_seconds, self._is_slow = 0, math.nan, False
-        self._take_plan()
+        self._read_plan()
         self.apply_to_loader()
 
 
-def relative_change(one_W: Array, other_W: Array) -> float:
+def relative_change(first_W: Array, second_W: Array) -> float:
     """Return how far the logarithms of two works have moved apart between workers; 0 where none is known.
 
     >>> relative_change(np.array([2.0, 1.1]), np.array([1.0, 0.5])).__round__(3)
     0.095
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        change_W = np.log(one_W / other_W)
+        change_W = np.log(first_W / second_W)
     known = change_W[np.isfinite(change_W)]
     return float(np.ptp(known)) if len(known) else 0.0
 
 
-def desync_error(workers: Sequence[str], places: Array) -> str:
+def desync_error(workers: Sequence[str], positions: Array) -> str:
     """Return the error message for ranks at different epochs and batches, ``[W, 2 or more]``."""
-    epoch, batches = places[0, :2]
-    if (places[:, :2] == places[0, :2]).all():
+    epoch, batches = positions[0, :2]
+    if (positions[:, :2] == positions[0, :2]).all():
         return (
             f"the ranks had different samples by batch {batches:.0f} of epoch {epoch:.0f}. Possible causes: a sampler= "
             "that orders them differently on each rank (seed its generator alike, and leave out a DistributedSampler, "
@@ -248,7 +248,7 @@ def desync_error(workers: Sequence[str], places: Array) -> str:
         )
     places_ = [
         f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
-        for worker, place in zip(workers, places, strict=True)
+        for worker, place in zip(workers, positions, strict=True)
     ]
     return (
         f"the ranks are not at the same place in the data: {', '.join(places_)}. "

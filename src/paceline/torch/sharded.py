@@ -10,13 +10,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 
-def ddp_of(model: torch.nn.Module) -> DistributedDataParallel | None:
+def find_ddp(model: torch.nn.Module) -> DistributedDataParallel | None:
     """Return the model as DistributedDataParallel, also from inside ``torch.compile``; None for any other model."""
     inside = getattr(model, "_orig_mod", model)
     return inside if isinstance(inside, DistributedDataParallel) else None
 
 
-def without_fabric(model: torch.nn.Module) -> torch.nn.Module:
+def unwrap_fabric(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model inside Fabric's wrapper: the DistributedDataParallel, if the strategy made one."""
     if type(model).__name__ != "_FabricModule":
         return model
@@ -24,14 +24,14 @@ def without_fabric(model: torch.nn.Module) -> torch.nn.Module:
     return inside  # type: ignore[no-any-return]
 
 
-def group_of(model: torch.nn.Module) -> dist.ProcessGroup | None:
+def process_group_of(model: torch.nn.Module) -> dist.ProcessGroup | None:
     """Return the group of the ranks that train together, None for a process that trains alone.
 
     A model of which several ranks must get the same samples is refused.
     """
     if not dist.is_initialized():
         return None
-    ddp = ddp_of(model)
+    ddp = find_ddp(model)
     group: Any = dist.group.WORLD if ddp is None else ddp.process_group
     sizes = {one.mesh_info.mesh.size() for one in _param_groups(model)}
     split = bool(sizes) and sizes != {dist.get_world_size(group)}
@@ -46,7 +46,7 @@ def group_of(model: torch.nn.Module) -> dist.ProcessGroup | None:
     return group  # type: ignore[no-any-return]
 
 
-def replicas_of(model: torch.nn.Module) -> list[int]:
+def replica_of_each_rank(model: torch.nn.Module) -> list[int]:
     """Return the replica of every rank of a sharded model, ``[W]``: its ranks gather their parameters together."""
     groups = _param_groups(model)
     if not groups:  # FSDP1
@@ -59,12 +59,12 @@ def replicas_of(model: torch.nn.Module) -> list[int]:
     return [replica_of[rank] for rank in sorted(replica_of)]
 
 
-def sum_gradients(model: torch.nn.Module, *, now: bool) -> None:
+def set_gradient_sync(model: torch.nn.Module, *, enabled: bool) -> None:
     """Set whether backward passes of a model in FSDP2 or HSDP sum gradients over the ranks, or keep them for later."""
     modules: list[Any] = list(model.modules())
     for module in modules:
         if hasattr(module, "set_requires_gradient_sync"):
-            module.set_requires_gradient_sync(now, recurse=False)
+            module.set_requires_gradient_sync(enabled, recurse=False)
 
 
 def gathers_parameters(model: torch.nn.Module) -> bool:
@@ -72,7 +72,7 @@ def gathers_parameters(model: torch.nn.Module) -> bool:
     return bool(_param_groups(model)) or hasattr(model, "_sync_gradients")
 
 
-def averages(model: torch.nn.Module) -> bool | None:
+def averages_gradients(model: torch.nn.Module) -> bool | None:
     """Return whether the backward pass under way averages gradients over the ranks; None if no engine does so."""
     if groups := _param_groups(model):
         return bool(groups[-1].reduce_grads)

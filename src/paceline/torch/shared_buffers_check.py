@@ -20,10 +20,10 @@ class SharedBuffersCheck:
         self.has_ended = False
         """Whether checks have ended: the buffers differ between ranks, or there are none."""
 
-    def sum(self, models: Sequence[torch.nn.Module], exchange: int) -> float:
+    def sum_buffers(self, models: Sequence[torch.nn.Module], exchange_index: int) -> float:
         """Return the sum of all numbers in the buffers; NaN where there are none, or this exchange has no look."""
         # each look reads all buffers: at the first 8 exchanges, then at every 16th
-        if self.has_ended or (exchange >= 8 and exchange % 16):
+        if self.has_ended or (exchange_index >= 8 and exchange_index % 16):
             return math.nan
         found = [
             (f"{name}.{part}".strip("."), buffer)

@@ -21,19 +21,19 @@ from paceline._arrays import Array, Sizes
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.watch import set_forward_work
-from paceline.torch.counting import Pass
+from paceline.torch.counting import ForwardPass
 from paceline.torch.covariates import CovariateSampler
 from paceline.torch.exchange import Exchange
 from paceline.torch.global_batch import RankBatch
 from paceline.torch.loss_reduction import LossReductionCheck
 from paceline.torch.planning import Planning
 from paceline.torch.rank_loader import RankLoader
-from paceline.torch.reports import MIN_BATCH_SHARE, RankReports, record
+from paceline.torch.reports import MIN_BATCH_SHARE, RankReports, make_iteration
 from paceline.torch.shared_buffers_check import SharedBuffersCheck
-from paceline.torch.weighting import Model, Weighting
+from paceline.torch.weighting import AttachedModel, Weighting
 
 
-class Steps(Weighting):
+class StepWeighting(Weighting):
     """The weighting of models on a balanced loader, which also reports and plans once in a step.
 
     Attributes
@@ -42,7 +42,7 @@ class Steps(Weighting):
         Called with the record of every iteration.
     index
         The iteration under way.
-    rows
+    reports
         Reports that have arrived since the loader was last asked for a batch; None before.
     uneven
         Whether batches may differ in size: before, nothing can be weighed wrongly.
@@ -60,7 +60,7 @@ class Steps(Weighting):
         self.overhead_seconds = 0.0
         self.out_of_memory = False
         self.index = -1
-        self.rows: RankReports | None = None
+        self.reports: RankReports | None = None
         self.uneven = False
         self.pending_sums = PendingAllReduces(loader.accumulate)
         self.handle: object = None
@@ -86,7 +86,7 @@ class Steps(Weighting):
 
     # -- in the loader -----------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin_iteration(self) -> None:
         """Apply the newest plan to the next batch, and call the observers of the previous iteration."""
         if threading.get_ident() != self._thread:
             raise RuntimeError(
@@ -96,15 +96,15 @@ class Steps(Weighting):
         began = time.perf_counter()
         self._wall_seconds, self._start_time = began - self._start_time, began
         self._has_reported = False
-        self.finish()
+        self.finish_iteration()
 
-    def hand_out(self, sizes_W: Sizes, batch: object) -> None:
+    def on_batch_yielded(self, sizes_W: Sizes, batch: object) -> None:
         """Note a batch that the loop is given."""
         rank_batch = self.loader.rank_batch
-        self.batches.hand_out(rank_batch)
+        self.batches.add(rank_batch)
         self._timer.add_batch(rank_batch.local(self.loader.rank))
         if self.loader.step_ends or not self.loader.counts_differ:
-            self.pending_sums.hand_out()
+            self.pending_sums.count_batch()
 
     def start_loop(self) -> None:
         """Forget the batches of a loop that is over; warn if it trained on the lesser part of them."""
@@ -124,7 +124,7 @@ class Steps(Weighting):
 
     def before_state_dict(self) -> None:
         """Warn, when a state is saved, of batches that a job would miss that resumes from it."""
-        if self.pending_sums.waits:
+        if self.pending_sums.is_pending:
             self.warn(
                 "state",
                 "Batches had been fetched but not computed when this state was saved: a job that resumes from it "
@@ -133,15 +133,15 @@ class Steps(Weighting):
 
     # -- in the model's hooks ----------------------------------------------------------------------------------------
 
-    def forward(self, forward_pass: Pass) -> None:
+    def forward(self, forward_pass: ForwardPass) -> None:
         """Find the batch that a model is given, and start the timer if it is a new one."""
         began = time.thread_time()
         self.batches.passes += 1
         batches, model = self.batches, forward_pass.owner()
         in_order = self.has_scaled_counts or self.loader.packs
-        forward_pass.batch, new = batches.next(model) if in_order else batches.find(forward_pass.rows, model)
+        forward_pass.batch, new = batches.next_batch(model) if in_order else batches.find(forward_pass.rows, model)
         if forward_pass.batch is None and self.finds_by_order:
-            forward_pass.batch, new = batches.next(model)
+            forward_pass.batch, new = batches.next_batch(model)
         if (batch := forward_pass.batch) is not None:
             if new:
                 self._begin_batch(batch)
@@ -158,19 +158,19 @@ class Steps(Weighting):
         count = batch.local(self.loader.rank)
         self._timer.forward_begins(count, in_report=batch.total >= self._min_samples, features=batch.features)
 
-    def watch_outputs(self, outputs: Sequence[torch.Tensor], model: Model) -> None:
+    def watch_outputs(self, outputs: Sequence[torch.Tensor], model: AttachedModel) -> None:
         """Watch the gradients of a model's outputs."""
         if self._batch is not None:
             self._loss_check.watch(outputs, self._batch.local(self.loader.rank), model.first_parameter)
 
     # -- in the backward pass ----------------------------------------------------------------------------------------
 
-    def note_ready(self) -> Any:
+    def begin_gradient_wait(self) -> Any:
         """Stop the timer: this rank's gradients are there, and those of the others are awaited."""
         self.pending_sums.count_sum()
         return self._timer.gradients_ready()
 
-    def note_averaged(self, wait: Any) -> None:
+    def end_gradient_wait(self, wait: Any) -> None:
         """Note that the gradients of all ranks are averaged."""
         self._timer.gradients_summed(wait)
 
@@ -192,11 +192,13 @@ class Steps(Weighting):
         if self.loader.micro_batch or self.loader.packs:  # plans are about steps, whose micro-batches differ in number
             measure = measure.merge_micro_batches()
         if began >= self._covariates.next:
-            self._covariates.take()
+            self._covariates.sample_all()
         features = (self._timer.features or [math.nan] * planning.features) if planning.features else []
         place = (self.out_of_memory, planning.checksum, *self.loader.position)
         buffers, norms = self._buffers_check, self._loss_check.norms
-        summed = math.nan if buffers.has_ended else buffers.sum([one.model for one in self.models], self._exchanges)
+        summed = (
+            math.nan if buffers.has_ended else buffers.sum_buffers([one.model for one in self.models], self._exchanges)
+        )
         log_norm = norms.take() if norms.log_norms or norms.is_delayed else math.nan
         self._sizes.append(None if self._batch is None else self._batch.sizes)
         self._sent_reports = True
@@ -219,26 +221,26 @@ class Steps(Weighting):
         if reports:
             self._plan(row_WF[:, :counts])
         self._timer.wait_ends()  # after planning, which takes all ranks as long and is no work on the batch
-        self.judge(row_WF[:, counts:])
+        self.check_counts(row_WF[:, counts:])
         self.overhead_seconds = self._spent_seconds + time.perf_counter() - began
 
     def _plan(self, report_WF: Array) -> None:
         planning = self._planning
-        self.rows = rows = RankReports(planning.reports_by_worker(report_WF), planning.features)
+        self.reports = reports = RankReports(planning.reports_by_worker(report_WF), planning.features)
         self._used_plan = planning.plan
         self._exchanges += 1
-        self.renormalizes_shares = not rows.has_same_plan  # batches are cut by different plans
-        if rows.is_consistent:
-            planning.learn(rows)
+        self.renormalizes_shares = not reports.has_same_plan  # batches are cut by different plans
+        if reports.is_consistent:
+            planning.learn(reports)
         else:  # all ranks step next: one that has fetched its next batch would wait for others that are refused theirs
-            self._diverged_rows = rows
+            self._diverged_rows = reports
 
     # -- at the end of a step ----------------------------------------------------------------------------------------
 
     def before_optimizer_step(self) -> None:
         """Raise an error before an optimizer's step if ranks have looped differently."""
         if self._diverged_rows is not None:
-            self._planning.require_one_place(self._diverged_rows)
+            self._planning.require_same_position(self._diverged_rows)
 
     @contextmanager
     def pause_timer(self) -> Iterator[None]:
@@ -249,47 +251,49 @@ class Steps(Weighting):
         finally:
             self._timer.wait_ends()
 
-    def finish(self) -> None:
+    def finish_iteration(self) -> None:
         """Make all ranks continue from one plan, check their reports, and call the observers."""
         if self.exchange.under_way:
             self.receive()
         if self.error is not None and not any(one.has_unsummed for one in self.models):
             self.raise_error()
-        rows, self.rows = self.rows, None
-        if rows is None:
+        reports, self.reports = self.reports, None
+        if reports is None:
             return
         planning = self._planning
-        if not rows.is_consistent:
+        if not reports.is_consistent:
             self._diverged_rows = None
-            planning.settle(rows, self.index)
-            planning.learn(rows)
+            planning.adopt_first_rank_state(reports, self.index)
+            planning.learn(reports)
         planning.apply_to_loader()
-        if not rows.is_consistent:  # whatever ranks would plan from the same state, all use the first one's sizes
-            self.loader.sync_from(self.exchange.from_first(self.loader.position_state()))
-        if rows.has_norms and (sentence := self._loss_check.learn(self._samples_of_norms(rows), rows["log_norm"])):
+        if not reports.is_consistent:  # whatever ranks would plan from the same state, all use the first one's sizes
+            self.loader.sync_from(self.exchange.broadcast_from_first(self.loader.position_state()))
+        if reports.has_norms and (
+            sentence := self._loss_check.learn(self._samples_of_norms(reports), reports["log_norm"])
+        ):
             self.warn(sentence, sentence)
-        if rows.has_buffers and (
-            parted := self._buffers_check.learn(rows["buffers"], is_uneven=bool(np.ptp(rows["samples"])))
+        if reports.has_buffers and (
+            parted := self._buffers_check.learn(reports["buffers"], is_uneven=bool(np.ptp(reports["samples"])))
         ):
             self.warn(parted, parted)
         self._spent_seconds = 0.0
         if self.observers:
-            self.notify(rows)
+            self.notify(reports)
 
-    def _samples_of_norms(self, rows: RankReports) -> Array:
+    def _samples_of_norms(self, reports: RankReports) -> Array:
         before_W = self._sizes[0]
         if before_W is None or not self.is_delayed:
-            return rows["samples"]
+            return reports["samples"]
         # A device's norms are those of the step before, and its report may be of several steps.
         samples_W: Array = before_W[self._planning.order].astype(np.float64)
         return samples_W
 
-    def notify(self, rows: RankReports) -> None:
+    def notify(self, reports: RankReports) -> None:
         """Call the observers with the iteration that is over."""
         used, planning, accumulate = self._used_plan, self._planning, self.loader.accumulate
         plan = planning.plan if planning.plan is not used else used.as_unchanged()
-        iteration = record(
-            rows,
+        iteration = make_iteration(
+            reports,
             used,
             used.sizes if self._batch is None else self._batch.sizes[planning.order],
             accumulate,
@@ -310,7 +314,7 @@ class Steps(Weighting):
         cycle would delay the end of the loader's worker processes until the next garbage collection.
         """
 
-        def weakly(method: Any) -> Callable[..., None]:
+        def weak_callback(method: Any) -> Callable[..., None]:
             known, function = weakref.ref(method.__self__), method.__func__  # WeakMethod is Python, for every batch
 
             def call(*arguments: Any) -> None:
@@ -320,9 +324,12 @@ class Steps(Weighting):
             return call
 
         loader, timer = self.loader, self._timer
-        loader.before_batch, loader.after_batch = weakly(self.begin), weakly(self.hand_out)
-        loader.on_start, loader.before_state = weakly(self.start_loop), weakly(self.before_state_dict)
-        loader.before_load, loader.after_load = weakly(timer.load_begins), weakly(timer.load_ends)
+        loader.before_batch, loader.after_batch = (
+            weak_callback(self.begin_iteration),
+            weak_callback(self.on_batch_yielded),
+        )
+        loader.on_start, loader.before_state = weak_callback(self.start_loop), weak_callback(self.before_state_dict)
+        loader.before_load, loader.after_load = weak_callback(timer.load_begins), weak_callback(timer.load_ends)
 
     def disconnect(self) -> None:
         """Take the callbacks off the loader."""
@@ -345,11 +352,11 @@ class PendingAllReduces:
     Examples
     --------
     >>> sums = PendingAllReduces(batches=1)
-    >>> sums.hand_out(); sums.hand_out(); sums.count_sum()  # a loop of two batches that fetches one ahead
-    >>> sums.waits
+    >>> sums.count_batch(); sums.count_batch(); sums.count_sum()  # a loop of two batches that fetches one ahead
+    >>> sums.is_pending
     True
     >>> sums.count_sum()
-    >>> sums.waits
+    >>> sums.is_pending
     False
     """
 
@@ -362,7 +369,7 @@ class PendingAllReduces:
         """Begin a loop; what was learned of its kind is kept."""
         self._batches_taken = self._sums = self._since_sum = self._sums_since = 0
 
-    def hand_out(self) -> None:
+    def count_batch(self) -> None:
         """Count a batch that the loop is given."""
         self._sums_in_a_row = max(self._sums_in_a_row, self._sums_since)
         self._sums_since = 0
@@ -378,6 +385,6 @@ class PendingAllReduces:
         self._sums_since += 1
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """True if sums are to come, by the batches taken so far; False before the first sum: the loop may only read."""
         return 0 < self._sums * (self._max_batches_between or self._batches) < self._batches_taken * self._sums_in_a_row

@@ -148,20 +148,20 @@ def fingerprint(sample: Any) -> bytes:
     >>> fingerprint({"x": np.arange(3), "y": "a"}) == fingerprint({"x": np.arange(3), "y": "b"})
     False
     """
-    return zlib.crc32(b"".join(_content(sample))).to_bytes(4, "little")
+    return zlib.crc32(b"".join(_content_bytes(sample))).to_bytes(4, "little")
 
 
-def _content(sample_part: Any) -> Iterator[bytes]:
+def _content_bytes(sample_part: Any) -> Iterator[bytes]:
     if isinstance(sample_part, Mapping):
         if "__key__" in sample_part:
             sample_part = {"__key__": sample_part["__key__"]}
         for name, value in sample_part.items():
             yield repr(name).encode()
-            yield from _content(value)
+            yield from _content_bytes(value)
     elif isinstance(sample_part, list | tuple):
         yield b"%d" % len(sample_part)
         for value in sample_part:
-            yield from _content(value)
+            yield from _content_bytes(value)
     elif isinstance(sample_part, str | bytes):
         yield sample_part.encode() if isinstance(sample_part, str) else sample_part
     elif isinstance(sample_part, bool | int | float | complex | np.generic | None):

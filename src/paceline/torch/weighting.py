@@ -22,16 +22,26 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._arrays import Array
-from paceline.torch.counting import LINE, BatchesOut, LoopError, Pass, Reached, WarnOnce, scaled, tensors_in, watch
+from paceline.torch.counting import (
+    SCALE_LOSS_HINT,
+    BackwardGraph,
+    ForwardPass,
+    LoopError,
+    WarnOnce,
+    YieldedBatches,
+    scale_loss,
+    tensors_in,
+    watch_backward,
+)
 from paceline.torch.exchange import Exchange, LostRankError
-from paceline.torch.sharded import averages, ddp_of, gradients_of, unsummed_parameters_error
+from paceline.torch.sharded import averages_gradients, find_ddp, gradients_of, unsummed_parameters_error
 
-SOME_SCALED = (
+MIXED_LOSSES_ERROR = (
     "one backward pass has losses that balance.scale() has scaled and others that it has not: scale every loss of a "
     "step, penalties included"
 )
 
-SOME_STEPS_SCALED = "some of this step's losses are scaled and others are not, or not on every rank: scale every loss"
+MIXED_STEP_ERROR = "some of this step's losses are scaled and others are not, or not on every rank: scale every loss"
 
 
 class OwnModuleHook(functools.partial[None]):
@@ -54,7 +64,7 @@ def noop(*arguments: Any) -> None:
     """Do nothing."""
 
 
-class Model:
+class AttachedModel:
     """One attached model: its hooks, and what it has counted since gradients were summed.
 
     Attributes
@@ -63,7 +73,7 @@ class Model:
         How often its gradients were summed over the ranks, and backward passes since then.
     has_unsummed
         Whether it has gradients of this rank alone.
-    residue
+    share_residual
         How far this rank's shares are from those of so many global batches, since the last sum; NaN refuses.
     scaled_count
         Counts of scaled losses since the last sum; NaN if losses were not scaled, below 0 if they are averaged plainly.
@@ -71,9 +81,9 @@ class Model:
 
     def __init__(self, model: torch.nn.Module, weighting: Weighting) -> None:
         self.model, self.weighting = model, weighting
-        self.ddp = ddp_of(model)
+        self.ddp = find_ddp(model)
         self.sums, self.has_unsummed, self.is_in_backward = 0, False, False
-        self.backwards, self.residue, self.scaled_count = 0, 0.0, math.nan
+        self.backwards, self.share_residual, self.scaled_count = 0, 0.0, math.nan
         self._handles: list[Any] = []
         self._parameters = list(model.parameters())
         self._frozen = [] if self.ddp is None else [one for one in self._parameters if not one.requires_grad]
@@ -83,7 +93,7 @@ class Model:
         self._are_gradients_divided = False  # whether they still are
         self._mark: tuple[torch.nn.Parameter, int, int] | None = None
         self._depth = 0
-        self._pass: Pass | None = None
+        self._pass: ForwardPass | None = None
         self._sums_at_step: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
         # is looked at from outside, because hooks inside would break its graph.
@@ -94,7 +104,7 @@ class Model:
             self._inside.register_forward_pre_hook(OwnModuleHook(self._before_forward), with_kwargs=True, prepend=True),
             self._inside.register_forward_hook(OwnModuleHook(self._after_forward), always_call=True, with_kwargs=True),
         ]
-        self._unwatch = watch(self)
+        self._unwatch = watch_backward(self)
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -124,7 +134,7 @@ class Model:
         self._depth += 1
         if self._depth > 1:  # a module that calls itself, as Lightning's do
             return
-        self._pass = one = Pass(self, args, kwargs)
+        self._pass = one = ForwardPass(self, args, kwargs)
         if self.ddp is not None and self.ddp.require_backward_grad_sync:
             active: Any = DistributedDataParallel._active_ddp_module
             self._expects_sum = self._expects_sum or active is self.ddp or self._inside is not self.ddp.module
@@ -146,8 +156,8 @@ class Model:
     def averages_gradients(self) -> bool:
         """Return whether the backward pass under way, which has computed this rank's gradients, averages them."""
         if self.ddp is None:
-            engine = averages(self.model)
-            return self.weighting.averaged_by_hand(self) if engine is None else engine
+            engine = averages_gradients(self.model)
+            return self.weighting.averages_manually(self) if engine is None else engine
         if self._expects_sum:
             return True
         try:  # a trainer may have prepared the sum by itself
@@ -156,26 +166,26 @@ class Model:
             return True
         return False
 
-    def begin_backward(self, residue: float, scaled_count: float) -> None:
+    def begin_backward(self, share_residual: float, scaled_count: float) -> None:
         """Count a backward pass."""
         if scaled_count == scaled_count and self._mark is not None:
-            self._reopen()
-        if residue == residue and self.residue == self.residue:
+            self._undo_division()
+        if share_residual == share_residual and self.share_residual == self.share_residual:
             if (scaled_count != scaled_count) != (self.scaled_count != self.scaled_count) and (
-                self.residue or self.has_unsummed
+                self.share_residual or self.has_unsummed
             ):
-                residue = math.nan
-                self.weighting.refuse(LoopError(SOME_STEPS_SCALED))
+                share_residual = math.nan
+                self.weighting.reject_step(LoopError(MIXED_STEP_ERROR))
             elif scaled_count == scaled_count:
                 before = 0.0 if self.scaled_count != self.scaled_count else self.scaled_count
                 self.scaled_count = before + scaled_count
             else:
                 self.scaled_count = math.nan
-        self.residue += residue
+        self.share_residual += share_residual
         self.backwards += 1
         self.is_in_backward = True
 
-    def _reopen(self) -> None:
+    def _undo_division(self) -> None:
         """Multiply gradients by the counts that divided them, to add more; forget the counts of dropped ones."""
         assert self._mark is not None
         parameter, place, version = self._mark
@@ -209,10 +219,10 @@ class Model:
         else:
             self._total_count, self._are_gradients_divided = 0.0, False
 
-    def note_sent(self) -> None:
+    def on_gradients_sent(self) -> None:
         """Note that the gradients were handed to the network."""
         self.sums += 1
-        self.backwards, self.residue, self.scaled_count = 0, 0.0, math.nan
+        self.backwards, self.share_residual, self.scaled_count = 0, 0.0, math.nan
         self._expects_sum = self.has_unsummed = False
 
     def require_summed_parameters(self) -> None:
@@ -222,7 +232,7 @@ class Model:
         if message := unsummed_parameters_error(self.ddp):
             raise ValueError(message)
 
-    def note_step(self, optimizer: torch.optim.Optimizer) -> bool:
+    def mark_step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether gradients were summed since this optimizer's last step, and note that it steps now."""
         before, self._sums_at_step[optimizer] = self._sums_at_step.get(optimizer, 0), self.sums
         return self.ddp is None or self.sums > before
@@ -263,31 +273,31 @@ class Weighting:
     def __init__(self, exchange: Exchange, loader: Any = None) -> None:
         self.exchange, self.loader = exchange, loader
         self.world_size = exchange.world_size
-        self.models: list[Model] = []
+        self.models: list[AttachedModel] = []
         self.warn = WarnOnce()
-        self.batches = BatchesOut(exchange.rank)
+        self.batches = YieldedBatches(exchange.rank)
         self.unit = 1.0 if loader is None else self.world_size / loader.global_batch
         self.error: RuntimeError | None = None
         self._key = 0
         self._has_known_batch = False  # whether the backward pass under way is of a batch that is known
-        self._under_way: list[Model] = []
-        self._awaiting_counts: list[Model] = []
+        self._under_way: list[AttachedModel] = []
+        self._awaiting_counts: list[AttachedModel] = []
         self._wait: Any = None
         self._is_waiting = False
 
     # -- what a run of a loop adds: see Steps ------------------------------------------------------------------------
 
-    def forward(self, forward_pass: Pass) -> None:
+    def forward(self, forward_pass: ForwardPass) -> None:
         """Find the batch that a model is given in training, if there is one of as many rows."""
         forward_pass.batch, _ = self.batches.find(forward_pass.rows, forward_pass.owner())
 
-    def watch_outputs(self, outputs: Sequence[torch.Tensor], model: Model) -> None:
+    def watch_outputs(self, outputs: Sequence[torch.Tensor], model: AttachedModel) -> None:
         """Watch the gradients of a model's outputs."""
 
-    def note_ready(self) -> Any:
+    def begin_gradient_wait(self) -> Any:
         """Note that this rank's gradients are there, and those of the others are awaited."""
 
-    def note_averaged(self, wait: Any) -> None:
+    def end_gradient_wait(self, wait: Any) -> None:
         """Note that the gradients of all ranks are averaged."""
 
     def send(self, counts: list[float]) -> None:
@@ -296,9 +306,9 @@ class Weighting:
 
     def receive(self) -> None:
         """Receive the counts of all ranks."""
-        self.judge(self.exchange.receive())
+        self.check_counts(self.exchange.receive())
 
-    def averaged_by_hand(self, model: Model) -> bool:
+    def averages_manually(self, model: AttachedModel) -> bool:
         """Return whether the backward pass under way is taken for the last of a step, if no engine averages."""
         if self.loader is None:
             return True
@@ -327,59 +337,62 @@ class Weighting:
         if not torch.is_grad_enabled():  # an evaluation
             return loss
         # In units that keep it near the loss itself.
-        return scaled(loss, count, 1.0 if count is None else count * self.unit * self.loss_divisor)
+        return scale_loss(loss, count, 1.0 if count is None else count * self.unit * self.loss_divisor)
 
     # -- backward passes ---------------------------------------------------------------------------------------------
 
-    def begin_backward(self, reached: Reached, owners: Sequence[Model], error: LoopError | None) -> float:
+    def begin_backward(self, graph: BackwardGraph, owners: Sequence[AttachedModel], error: LoopError | None) -> float:
         """Count a backward pass, and return by what its gradients are to be multiplied; NaN to refuse it."""
         self._under_way = [one for one in owners if one.weighting is self]
         factor, residue, counted = 1.0, 0.0, math.nan
         try:
             if error is not None:
                 raise error
-            if reached.scaled:
-                counted = self._count_of_losses(reached)
+            if graph.scaled:
+                counted = self._sum_scaled_counts(graph)
             else:
-                factor, residue = self._share(reached)
+                factor, residue = self._share_factor(graph)
         except LoopError as refusal:
-            self.refuse(refusal)
+            self.reject_step(refusal)
             factor = residue = math.nan
-        self._has_known_batch = any(passed.batch is not None for passed in reached.passes)
-        for passed in reached.passes:
-            if passed.batch is not None and self._is_ours(passed):
+        self._has_known_batch = any(passed.batch is not None for passed in graph.passes)
+        for passed in graph.passes:
+            if passed.batch is not None and self._is_of_our_model(passed):
                 self.batches.note_backward(passed.batch, passed.owner())
         for one in self._under_way:
             one.begin_backward(residue, counted)
         return factor if self.error is None else math.nan
 
-    def _count_of_losses(self, reached: Reached) -> float:
-        if any(self._is_ours(one) for one in reached.plain):
-            raise LoopError(SOME_SCALED)
-        if reached.leaves and any(model.owns_any(reached.leaves) for model in self.models):
-            raise LoopError(SOME_SCALED)
-        beside = [one for one in reached.beside if not any(model.owns_any([one]) for model in self.models)]
+    def _sum_scaled_counts(self, graph: BackwardGraph) -> float:
+        if any(self._is_of_our_model(one) for one in graph.plain):
+            raise LoopError(MIXED_LOSSES_ERROR)
+        if graph.leaves and any(model.owns_any(graph.leaves) for model in self.models):
+            raise LoopError(MIXED_LOSSES_ERROR)
+        beside = [one for one in graph.beside if not any(model.owns_any([one]) for model in self.models)]
         if beside:
             raise LoopError(
                 f"a scaled loss has {len(beside)} parameters (one of shape {list(beside[0].shape)}) that belong to no "
                 "attached model, and nothing would divide their gradients by the counts of all ranks: make them part "
                 "of the model, or wrap them in DistributedDataParallel and attach them"
             )
-        counts = [node.count for node in reached.scaled]
+        counts = [node.count for node in graph.scaled]
         if None in counts:
             if any(count is not None for count in counts):
                 raise LoopError("one backward pass has losses with a count and others without: pass a count for each")
             return -1.0
         return float(sum(counts)) * self.unit
 
-    def _share(self, reached: Reached) -> tuple[float, float]:
+    def _share_factor(self, graph: BackwardGraph) -> tuple[float, float]:
         """Return this rank's share times the number of ranks, and how far that is from this pass's part of it."""
-        passes = [one for one in reached.passes if self._is_ours(one)]
+        passes = [one for one in graph.passes if self._is_of_our_model(one)]
         if self.loader is None:
-            raise LoopError(f"attach() was called without a balanced loader, so its batches cannot be counted: {LINE}")
+            raise LoopError(
+                f"attach() was called without a balanced loader, so its batches cannot be counted: {SCALE_LOSS_HINT}"
+            )
         if self.loader.packs:
             raise LoopError(
-                f"micro-batches are packed, so a loss is a mean over tokens, which only the loop can count: {LINE}"
+                f"micro-batches are packed, so a loss is a mean over tokens, which only the loop can count: "
+                f"{SCALE_LOSS_HINT}"
             )
         shares = {}
         for one in passes:
@@ -388,26 +401,26 @@ class Weighting:
             batch = batch or self.batches.find(one.rows, one.owner())[0]
             if batch is None:
                 if not one.rows:
-                    raise LoopError(f"the number of rows cannot be read from the model's inputs: {LINE}")
+                    raise LoopError(f"the number of rows cannot be read from the model's inputs: {SCALE_LOSS_HINT}")
                 rows = " or ".join(map(str, one.rows))
                 raise LoopError(
                     f"the model's inputs have {rows} rows, but the batches that this rank fetched have "
-                    f"{self.batches.rows}: {LINE}"
+                    f"{self.batches.rows}: {SCALE_LOSS_HINT}"
                 )
             if one.others:
                 rows = " and ".join(map(str, sorted({one.rows[0], *one.others})))
-                raise LoopError(f"the model's inputs have different numbers of rows, {rows}: {LINE}")
+                raise LoopError(f"the model's inputs have different numbers of rows, {rows}: {SCALE_LOSS_HINT}")
             one.batch = batch
             shares[batch.local(self.exchange.rank), batch.total] = batch
         if len(shares) > 1:
             rows = " and ".join(str(count) for count, _ in shares)
-            raise LoopError(f"one backward pass goes through forward passes of {rows} rows: {LINE}")
+            raise LoopError(f"one backward pass goes through forward passes of {rows} rows: {SCALE_LOSS_HINT}")
         ((count, total),) = shares
         share = count * self.world_size / total
         batch = shares[count, total]
         return share, share - (1.0 if batch.ends_step else 0.0)
 
-    def _is_ours(self, forward_pass: Pass) -> bool:
+    def _is_of_our_model(self, forward_pass: ForwardPass) -> bool:
         owner = forward_pass.owner()
         return owner is not None and owner.weighting is self
 
@@ -419,7 +432,7 @@ class Weighting:
         if not sums:
             return
         if self.loader is not None and not self.loader.step_ends and self.loader.counts_differ:
-            self.refuse(
+            self.reject_step(
                 RuntimeError(
                     "with micro_batch= and pack=True ranks have different numbers of micro-batches, and gradients "
                     "were about to be summed before this rank's last: put forward and backward into `with "
@@ -428,29 +441,29 @@ class Weighting:
                 )
             )
             for one in sums:
-                one.residue = math.nan
-        self._wait, self._is_waiting = self.note_ready(), True
+                one.share_residual = math.nan
+        self._wait, self._is_waiting = self.begin_gradient_wait(), True
         if self.exchange.under_way:  # of a sum before, on a device
             self.receive()
         self._awaiting_counts = sums
-        sent = [(one.residue, one.scaled_count) if one in sums else (0.0, math.nan) for one in self.models]
+        sent = [(one.share_residual, one.scaled_count) if one in sums else (0.0, math.nan) for one in self.models]
         self._key += 1
         self.send([number for pair in sent for number in pair])
         self.has_scaled_counts = any(counted >= 0 for _, counted in sent)
         followed, self.finds_by_order = self.finds_by_order, any(counted == counted for _, counted in sent)
         if self.finds_by_order and not followed and not self._has_known_batch:
-            self.batches.catch_up()
+            self.batches.drop_computed()
         for one in sums:
-            one.note_sent()
+            one.on_gradients_sent()
         torch.autograd.Variable._execution_engine.queue_callback(self._on_gradients_averaged)
 
     def _on_gradients_averaged(self) -> None:
-        self.note_averaged(self._wait)
+        self.end_gradient_wait(self._wait)
         self._is_waiting = False
         if self.exchange.under_way and (self.has_scaled_counts or not self.is_delayed):
             self.receive()
 
-    def judge(self, count_WF: Array) -> None:
+    def check_counts(self, count_WF: Array) -> None:
         """Look at the counts of all ranks: refuse the step if a rank did, and divide by the counts of scaled losses."""
         for place, model in enumerate(self.models[: count_WF.shape[1] // 2]):
             if model not in self._awaiting_counts:
@@ -458,18 +471,18 @@ class Weighting:
             residues, counts = count_WF[:, 2 * place].tolist(), count_WF[:, 2 * place + 1].tolist()
             residue, total = sum(residues), sum(counts)
             if residue != residue:
-                self.refuse(LoopError(f"another rank refused this step: {self._cause()}"))
+                self.reject_step(LoopError(f"another rank refused this step: {self._rejection_cause()}"))
             elif total != total and any(count == count for count in counts):
-                self.refuse(LoopError(SOME_STEPS_SCALED))
+                self.reject_step(LoopError(MIXED_STEP_ERROR))
             elif min(counts) < 0 <= max(counts):
-                self.refuse(LoopError("a loss has a count on some ranks only: pass one on every rank, or on none"))
+                self.reject_step(LoopError("a loss has a count on some ranks only: pass one on every rank, or on none"))
             elif abs(residue) > 1e-9 * self.world_size and self.renormalizes_shares:
                 model.divide_by_counts(self.world_size + residue)
             elif abs(residue) > 1e-9 * self.world_size:
-                self.refuse(
+                self.reject_step(
                     LoopError(
                         f"the ranks' shares of this step sum to {1 + residue / self.world_size:.6g} instead of 1, as "
-                        f"they computed different batches, or rows that belong to no batch: {LINE}"
+                        f"they computed different batches, or rows that belong to no batch: {SCALE_LOSS_HINT}"
                     )
                 )
             else:
@@ -492,11 +505,11 @@ class Weighting:
         self._under_way = []
         waited, self._is_waiting = self._is_waiting, False
         if waited and type(error) is not LostRankError and isinstance(error, RuntimeError):
-            raise self.exchange.lost(error) from error
+            raise self.exchange.lost_rank_error(error) from error
 
     # -- refusals ----------------------------------------------------------------------------------------------------
 
-    def refuse(self, error: RuntimeError) -> None:
+    def reject_step(self, error: RuntimeError) -> None:
         """Refuse the step under way; the other ranks learn of it with the counts."""
         if self.error is not None:
             return
@@ -505,7 +518,7 @@ class Weighting:
         with suppress(RuntimeError, ValueError):
             dist.distributed_c10d._get_default_store().set(f"{self._store_key}/{self._key + 1}", str(error))
 
-    def _cause(self) -> str:
+    def _rejection_cause(self) -> str:
         with suppress(RuntimeError, ValueError):
             store = dist.distributed_c10d._get_default_store()
             for number in (self._key, self._key + 1):
@@ -521,6 +534,6 @@ class Weighting:
         """Raise the error of a refused step, once."""
         error, self.error = self.error, None
         for one in self.models:
-            one.residue, one.scaled_count = 0.0, math.nan
+            one.share_residual, one.scaled_count = 0.0, math.nan
         if error is not None:
             raise error
