@@ -19,7 +19,7 @@ from paceline.lab import DISTURBANCES, EQUAL, GLOBAL_BATCH, ExperimentOutcome, S
 from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
 from paceline.report.drawing import answer, as_text
-from paceline.report.page import ChartLine, lines, require_page, section, table
+from paceline.report.page import ChartLine, lines_block, require_page, section, table
 from paceline.training import fit, save_model
 
 if TYPE_CHECKING:
@@ -100,12 +100,12 @@ def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
     losses = {name: outcome.losses(name) for name in (EQUAL, *outcome.setting.schemes)}
     last = min(map(len, losses.values()))
     chart_lines = [ChartLine(name, loss[:last], 5 if name == EQUAL else 1) for name, loss in losses.items()]
-    chart = lines(
+    chart = lines_block(
         "Loss after as many samples",
         "The lines coincide: sizes change who computes what, and not what is learned.",
         np.arange(1, last + 1) * GLOBAL_BATCH / 1000,
         chart_lines,
-        x="thousand samples",
+        x_label="thousand samples",
         unit="loss",
     )
     about = f"{DISTURBANCES[outcome.setting.contention]}. They took turns; the range is a 95% interval."

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-ROWS = 20
+MAX_TABLE_ROWS = 20
 """Rows of a table that the page shows; its data hold all."""
 
-POINTS = 300
+MAX_LINE_POINTS = 300
 """A line over more iterations than this is drawn as the means of this many pieces."""
 
 
-def section(title: str, about: str, *blocks: Mapping[str, Any]) -> dict[str, Any]:
+def section(title: str, description: str, *blocks: Mapping[str, Any]) -> dict[str, Any]:
     """Return a section: its heading, a sentence on how to read it, and its tables and charts."""
-    return {"title": title, "about": about, "blocks": list(blocks)}
+    return {"title": title, "about": description, "blocks": list(blocks)}
 
 
 def table(
@@ -47,7 +47,7 @@ def table(
     return {"block": "table", "caption": caption, "columns": heads, "rows": [list(row) for row in rows], "note": note}
 
 
-def figures(rows: Iterable[tuple[str, Any]], caption: str = "In figures") -> dict[str, Any]:
+def quantity_table(rows: Iterable[tuple[str, Any]], caption: str = "In figures") -> dict[str, Any]:
     """Return a table of quantities, whose values are texts."""
     return table(caption, (("quantity", "text"), ("value", "text")), rows)
 
@@ -72,39 +72,42 @@ class ChartBand(NamedTuple):
     color: int = -1
 
 
-def lines(
+def lines_block(
     title: str,
-    about: str,
-    along: NDArray[Any],
+    description: str,
+    x_values: NDArray[Any],
     chart_lines: Sequence[ChartLine],
     *,
     unit: str,
-    x: str = "iteration",
+    x_label: str = "iteration",
     bands: Sequence[ChartBand] = (),
 ) -> dict[str, Any]:
     """Return a chart of lines, the most important last, and of areas behind them; of many iterations, mean neighbors.
 
-    They run over ``along``, ``[T]``, ascending numbers of ``x``; ``unit`` is that of the values.
+    They run over ``x_values``, ``[T]``, ascending numbers of ``x_label``; ``unit`` is that of the values.
     """
-    each = -(-len(along) // POINTS)
+    each = -(-len(x_values) // MAX_LINE_POINTS)
     thinned = f" Each point is the mean of {each} neighbors." if each > 1 else ""
     return {
         "block": "lines",
         "title": title,
-        "about": about + thinned,
-        "x": {"name": x, "values": _thin(along)},
+        "about": description + thinned,
+        "x": {"name": x_label, "values": _downsample(x_values)},
         "unit": unit,
-        "lines": [{"name": one.name, "color": one.color, "values": _thin(one.values)} for one in chart_lines],
+        "lines": [{"name": one.name, "color": one.color, "values": _downsample(one.values)} for one in chart_lines],
         "bands": [
-            {"name": one.name, "color": one.color, "low": _thin(one.low), "high": _thin(one.high)} for one in bands
+            {"name": one.name, "color": one.color, "low": _downsample(one.low), "high": _downsample(one.high)}
+            for one in bands
         ],
     }
 
 
-def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> tuple[list[ChartLine], list[ChartBand]]:
+def fleet_lines(
+    values_TW: Array, workers: Sequence[str], highlighted: Sequence[int]
+) -> tuple[list[ChartLine], list[ChartBand]]:
     """Return lines of some workers, and a band where all others lie, or nine tenths of many."""
     # six workers have a line of their own; the others are a band
-    chosen = list(first)[:6]
+    chosen = list(highlighted)[:6]
     others = [w for w in range(len(workers)) if w not in chosen]
     chart_lines = [ChartLine(worker_label(workers[w]), values_TW[:, w], color) for color, w in enumerate(chosen)]
     if not others:
@@ -114,29 +117,29 @@ def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> 
     return chart_lines, [ChartBand(f"{share}{count(len(others), 'other')}", low, high)]
 
 
-def gantt(
+def gantt_block(
     title: str,
-    about: str,
+    description: str,
     workers: Sequence[str],
     seconds_KW: Array,
     *,
-    first: Sequence[int],
-    until: float | None = None,
+    highlighted: Sequence[int],
+    end_seconds: float | None = None,
 ) -> dict[str, Any]:
     """Return who computed and who waited in K iterations that follow each other, on one row a worker.
 
-    The ``first`` workers have a row of their own; one more row is the median of all others. The time axis ends at
-    ``until`` seconds, by default where the last bar does.
+    The ``highlighted`` workers have a row of their own; one more row is the median of all others. The time axis ends at
+    ``end_seconds``, by default where the last bar does.
     """
     ends_K = np.cumsum(np.fmax.reduce(seconds_KW, axis=1))
     begins_K = np.concatenate([[0.0], ends_K[:-1]])
-    rows = [_row(worker_label(workers[w]), seconds_KW[:, w], begins_K, ends_K) for w in first]
-    others = [w for w in range(len(workers)) if w not in first]
+    rows = [_gantt_row(worker_label(workers[w]), seconds_KW[:, w], begins_K, ends_K) for w in highlighted]
+    others = [w for w in range(len(workers)) if w not in highlighted]
     if others:
         name = worker_label(workers[others[0]]) if len(others) == 1 else f"median of {len(others)}"
-        rows.append(_row(name, _quantiles(seconds_KW[:, others], (0.5,))[0], begins_K, ends_K))
-    end = _plain(ends_K[-1] if until is None else until)
-    return {"block": "gantt", "title": title, "about": about, "rows": rows, "until": end}
+        rows.append(_gantt_row(name, _quantiles(seconds_KW[:, others], (0.5,))[0], begins_K, ends_K))
+    end = _round_for_chart(ends_K[-1] if end_seconds is None else end_seconds)
+    return {"block": "gantt", "title": title, "about": description, "rows": rows, "until": end}
 
 
 def worker_label(worker: str) -> str:
@@ -144,22 +147,22 @@ def worker_label(worker: str) -> str:
     return f"worker {worker}" if worker.isdigit() else worker
 
 
-def _row(name: str, seconds_K: Array, begins_K: Array, ends_K: Array) -> dict[str, Any]:
+def _gantt_row(name: str, seconds_K: Array, begins_K: Array, ends_K: Array) -> dict[str, Any]:
     known = np.isfinite(seconds_K)
     waited = 1.0 - seconds_K[known].sum() / (ends_K - begins_K)[known].sum() if known.any() else float("nan")
     bars = [
-        [_plain(begin), _plain(begin + seconds), _plain(end)]
+        [_round_for_chart(begin), _round_for_chart(begin + seconds), _round_for_chart(end)]
         for begin, seconds, end in zip(begins_K, seconds_K, ends_K, strict=True)
         if np.isfinite(seconds)
     ]
-    return {"name": name, "waits": _plain(waited), "bars": bars}
+    return {"name": name, "waits": _round_for_chart(waited), "bars": bars}
 
 
-def _thin(values: ArrayLike) -> list[float | None]:
+def _downsample(values: ArrayLike) -> list[float | None]:
     values_T = np.asarray(values, dtype=np.float64)
-    if len(values_T) <= POINTS:
-        return [_plain(value) for value in values_T]
-    return [_plain(finite_mean(piece)) for piece in np.array_split(values_T, POINTS)]
+    if len(values_T) <= MAX_LINE_POINTS:
+        return [_round_for_chart(value) for value in values_T]
+    return [_round_for_chart(finite_mean(piece)) for piece in np.array_split(values_T, MAX_LINE_POINTS)]
 
 
 def _quantiles(values_TW: Array, levels: Sequence[float]) -> list[Array]:
@@ -171,7 +174,7 @@ def _quantiles(values_TW: Array, levels: Sequence[float]) -> list[Array]:
     return list(found)
 
 
-def _plain(value: float) -> float | None:
+def _round_for_chart(value: float) -> float | None:
     """Return a number with the digits that a chart can show; None if it is not finite."""
     return float(f"{value:.5g}") if np.isfinite(value) else None
 
@@ -199,7 +202,7 @@ def page(
     origin = section(
         "Settings and data",
         "The same data and the same version make the same page, byte by byte.",
-        figures([*settings, ("paceline", __version__)], "Settings"),
+        quantity_table([*settings, ("paceline", __version__)], "Settings"),
         table("Data", (("data", "text"), ("holds", "text")), data),
     )
     about = {"paceline_report": 1, "version": __version__, "kind": kind, "title": title, "command": command}
@@ -260,8 +263,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"shown": as_text, "safe_css": Markup, "safe_script": Markup}
-    environment.globals |= {name: getattr(drawing, name) for name in ("line_chart", "gantt_chart", "ranges", "within")}
-    environment.globals |= {"ROWS": ROWS, "ROW": drawing.ROW}
+    environment.globals |= {
+        name: getattr(drawing, name) for name in ("line_chart", "gantt_chart", "range_scale", "percent_on_scale")
+    }
+    environment.globals |= {"ROWS": MAX_TABLE_ROWS, "ROW": drawing.GANTT_ROW_HEIGHT}
     return environment
 
 

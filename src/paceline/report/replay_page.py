@@ -12,7 +12,17 @@ from paceline.datasets import Trace
 from paceline.eval import Replay, Replays
 from paceline.eval.replay import EQUAL_SCHEME, ORACLE_SCHEME
 from paceline.report.drawing import answer, as_text
-from paceline.report.page import ChartLine, Page, gantt, lines, name_and_size, of_fleet, page, section, table
+from paceline.report.page import (
+    ChartLine,
+    Page,
+    fleet_lines,
+    gantt_block,
+    lines_block,
+    name_and_size,
+    page,
+    section,
+    table,
+)
 from paceline.report.run_page import slow_workers, who_is_slow
 
 WINDOW = 5
@@ -44,7 +54,7 @@ def replay_page(
         "replay",
         f"Replay of {jobs}",
         replay_verdict(replays, scheme, replay, trace),
-        [_schemes(replays, gains), _job(replay, trace, scheme)],
+        [_schemes_section(replays, gains), _job_section(replay, trace, scheme)],
         settings=[*settings, *((f"global batch, {name}", f"{one.global_batch}") for name, one in by_job.items())],
         data=list(map(name_and_size, traces)),
         command=command,
@@ -57,7 +67,7 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
     slow = who_is_slow(trace.speed, trace.workers, np.arange(len(trace)))
     slow["text"] += f" In {trace.name}, the job that gains most." if len(replays.replays) > 1 else ""
     wait = f"of the workers' time is waited with equal batches, {as_text(waiting[scheme], 'percent')} with {scheme}."
-    low, _, high = _range_over(replays, scheme)
+    low, _, high = _speed_up_range(replays, scheme)
     gain = f"as fast as equal batches with {scheme}"
     if np.isfinite(low):
         how = "from job to job" if len(replays.replays) > 1 else "with 95% confidence"
@@ -88,9 +98,9 @@ def _next_answer(gain: float, oracle: float, scheme: str) -> dict[str, str]:
     return answer(asks, "Balance it", text)
 
 
-def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
+def _schemes_section(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
     rows = [
-        (row["scheme"], _range_over(replays, str(row["scheme"])), row["waiting"], row["regret"])
+        (row["scheme"], _speed_up_range(replays, str(row["scheme"])), row["waiting"], row["regret"])
         for row in replays.overall.to_dict("records")
     ]
     several = len(gains) > 1
@@ -107,7 +117,7 @@ def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
     return section("Schemes side by side", about, *tables)
 
 
-def _range_over(replays: Replays, scheme: str) -> tuple[float, float, float]:
+def _speed_up_range(replays: Replays, scheme: str) -> tuple[float, float, float]:
     """Return the range of a scheme's speed-up: over jobs, or over the parts of a single one, and the middle."""
     middle = float(replays.overall.set_index("scheme")["speed-up"][scheme])
     if len(replays.replays) > 1:
@@ -131,7 +141,7 @@ def jackknife(numerator_K: Array, denominator_K: Array) -> float:
     return float(np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum()))
 
 
-def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
+def _job_section(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
     equal = replay.iterations[EQUAL_SCHEME]
     seconds_KW, balanced_KW = (
         np.stack([one.seconds for one in replay.iterations[name]]) for name in (EQUAL_SCHEME, scheme)
@@ -142,19 +152,19 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
     slow = [one.worker for one in slow_workers(trace.speed)]
     first = list(dict.fromkeys([*slow, *np.argsort(-seconds_KW.mean(axis=0), kind="stable").tolist()]))
     numbers, every = np.array([one.number for one in equal]), np.arange(len(trace))
-    axes: dict[str, Any] = {"first": first[:12], "until": float(seconds_KW[rows].max(axis=1).sum())}
+    axes: dict[str, Any] = {"highlighted": first[:12], "end_seconds": float(seconds_KW[rows].max(axis=1).sum())}
     about = f"Iterations {numbers[rows][0]} to {numbers[rows][-1]} of {trace.name}: those in a row that waited most."
     same = "The same iterations, speeds and time axis."
     colors = {EQUAL_SCHEME: 5, ORACLE_SCHEME: 2, scheme: 0}.items()
     times = [ChartLine(name, 1e3 * replay.seconds(name), color) for name, color in colors]
-    speeds, bands = of_fleet(trace.speed, trace.workers, first)
+    speeds, bands = fleet_lines(trace.speed, trace.workers, first)
     return section(
         f"Who waits, before and after: {trace.name}",
         "Each row is a worker. It computes, then waits for the slowest one.",
-        gantt("Before: equal batches", about, trace.workers, seconds_KW[rows], **axes),
-        gantt(f"After: balanced by {scheme}", same, trace.workers, balanced_KW[rows], **axes),
-        lines("Iteration times", "", numbers, times, unit="ms"),
-        lines("Recorded speeds", "Slow workers first.", every, speeds[::-1], unit="samples/s", bands=bands),
+        gantt_block("Before: equal batches", about, trace.workers, seconds_KW[rows], **axes),
+        gantt_block(f"After: balanced by {scheme}", same, trace.workers, balanced_KW[rows], **axes),
+        lines_block("Iteration times", "", numbers, times, unit="ms"),
+        lines_block("Recorded speeds", "Slow workers first.", every, speeds[::-1], unit="samples/s", bands=bands),
     )
 
 

@@ -15,11 +15,21 @@ from paceline._arrays import Array, finite_mean, finite_median
 from paceline._text import count, join_names
 from paceline.recording import Run
 from paceline.report.drawing import answer, as_text
-from paceline.report.page import ChartLine, Page, figures, gantt, lines, page, section, table, worker_label
+from paceline.report.page import (
+    ChartLine,
+    Page,
+    gantt_block,
+    lines_block,
+    page,
+    quantity_table,
+    section,
+    table,
+    worker_label,
+)
 
 
 @dataclass(frozen=True)
-class Slowness:
+class SlowPeriod:
     """The longest time for which a worker, a column, was slow."""
 
     worker: int
@@ -37,7 +47,7 @@ class Slowness:
         return (self.last_iteration - self.first_iteration + 1) * (1.0 - self.speed)
 
 
-def slow_workers(speed_TW: Array) -> list[Slowness]:
+def slow_workers(speed_TW: Array) -> list[SlowPeriod]:
     """Return the workers that were slow for a while, the one that lost most first.
 
     The usual speed is the fleet's median of the iteration; of two workers it is the other's.
@@ -62,7 +72,7 @@ def slow_workers(speed_TW: Array) -> list[Slowness]:
     medians_PW = pd.DataFrame(relative_TW).groupby(piece_T).median()
     relative_PW = medians_PW.rolling(window, center=True, min_periods=1).median().to_numpy()
     starts = [*np.searchsorted(piece_T, np.arange(pieces)).tolist(), len(speed_TW)]
-    found = [_longest_slowness(w, relative_P, starts) for w, relative_P in enumerate(relative_PW.T)]
+    found = [_worst_slow_period(w, relative_P, starts) for w, relative_P in enumerate(relative_PW.T)]
     return sorted((one for one in found if one is not None), key=lambda one: -one.lost_iterations)
 
 
@@ -96,31 +106,31 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
     return answer(asks, worker_label(workers[worst.worker]), detail, too)
 
 
-def _longest_slowness(worker: int, relative_P: Array, starts: Sequence[int]) -> Slowness | None:
+def _worst_slow_period(worker: int, relative_speed_P: Array, piece_starts: Sequence[int]) -> SlowPeriod | None:
     """Return the episode of a worker in which it lost most; None if it was never slow."""
-    slow_P = relative_P < 0.9
+    slow_P = relative_speed_P < 0.9
     edges: NDArray[np.int64] = np.flatnonzero(np.diff(np.concatenate([[False], slow_P, [False]]).astype(np.int8)))
     found = []
     for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        first, last = starts[begin], starts[end] - 1
-        if last - first + 1 >= min(5, starts[-1]):
-            speed = float(np.median(relative_P[begin:end]))
-            found.append(Slowness(worker, first, last, speed, is_ongoing=end == len(relative_P)))
+        first, last = piece_starts[begin], piece_starts[end] - 1
+        if last - first + 1 >= min(5, piece_starts[-1]):
+            speed = float(np.median(relative_speed_P[begin:end]))
+            found.append(SlowPeriod(worker, first, last, speed, is_ongoing=end == len(relative_speed_P)))
     return max(found, key=lambda one: one.lost_iterations, default=None)
 
 
-RECENT = 100
+RECENT_ITERATIONS = 100
 """Last iterations on which the next step rests."""
 
 
-def speed_of(run: Run) -> Array:
+def worker_speeds(run: Run) -> Array:
     """Return each worker's speed, ``[T, W]``: of the work where samples have costs, otherwise of the samples."""
     with np.errstate(divide="ignore", invalid="ignore"):
         speed_TW = (run.sizes if run.work is None else run.work) / run.seconds
     return np.where(np.isfinite(speed_TW), speed_TW, np.nan)
 
 
-def _cost(run: Run) -> dict[str, str]:
+def _waiting_cost_answer(run: Run) -> dict[str, str]:
     share, waited, asks = run.waiting().share, float(np.nansum(run.wait_seconds)), "What does waiting cost?"
     if np.isnan(share):
         return answer(asks, "Not known", "No two workers reported a time in the same iteration.")
@@ -144,7 +154,7 @@ def _saving_answer(run: Run) -> dict[str, str]:
 
 
 def _next_answer(run: Run) -> dict[str, str]:
-    asks, silent_W, waits = "What next?", run.silent_iterations, run.waiting(RECENT)
+    asks, silent_W, waits = "What next?", run.silent_iterations, run.waiting(RECENT_ITERATIONS)
     if silent_W.any():
         w = int(np.argmax(silent_W))
         text = f"{worker_label(run.workers[w])} sent no report in its last {count(int(silent_W[w]), 'iteration')}."
@@ -157,7 +167,7 @@ def _next_answer(run: Run) -> dict[str, str]:
     if waits.is_known and waits.from_work > waits.from_workers:
         text = f"{as_text(waits.from_work, 'percent')} of the time would be waited even if all had one speed: "
         return answer(asks, "Even out the samples", text + "divide samples by what they cost (Costs).")
-    off = finite_median(np.abs(run.forecast_error[-RECENT:]))
+    off = finite_median(np.abs(run.forecast_error[-RECENT_ITERATIONS:]))
     if off > 0.2:
         text = f"Forecasts are off by {as_text(off, 'percent')} in the median: "
         return answer(asks, "Forecast better", text + "compare predictors with paceline evaluate on this run's trace.")
@@ -186,12 +196,18 @@ def run_page(run: Run, *, command: str = "") -> Page:
         "run",
         name.stem,
         [
-            who_is_slow(speed_of(run), run.workers, run.fleet_columns["index"]),
-            _cost(run),
+            who_is_slow(worker_speeds(run), run.workers, run.fleet_columns["index"]),
+            _waiting_cost_answer(run),
             _saving_answer(run),
             _next_answer(run),
         ],
-        [_waits(run, first), _times(run), _forecasts(run, first[0]), _workers(run, first), _reasons(run)],
+        [
+            _waiting_section(run, first),
+            _times_section(run),
+            _forecasts_section(run, first[0]),
+            _workers_section(run, first),
+            _reasons_section(run),
+        ],
         settings=[("workers", f"{len(run.workers)}"), ("global batch", f"{batch:.0f}")],
         data=[(name.name, f"{len(run)} iterations of {len(run.workers)} workers")],
         command=command,
@@ -200,7 +216,7 @@ def run_page(run: Run, *, command: str = "") -> Page:
 
 def _workers_by_slowness(run: Run) -> list[int]:
     """Return all workers, those first that were slow, then those that the others waited for most."""
-    slow = [one.worker for one in slow_workers(speed_of(run))]
+    slow = [one.worker for one in slow_workers(worker_speeds(run))]
     waited_for_W = np.bincount(run.slowest[run.slowest >= 0], minlength=len(run.workers))
     order = np.argsort(-waited_for_W, kind="stable").tolist()
     return list(dict.fromkeys([*slow, *order]))
@@ -209,19 +225,23 @@ def _workers_by_slowness(run: Run) -> list[int]:
 # -- who waited --------------------------------------------------------------------------------------------------
 
 
-def _waits(run: Run, first: list[int]) -> dict[str, Any]:
-    windows = list(_windows(run))
+def _waiting_section(run: Run, worker_order: list[int]) -> dict[str, Any]:
+    windows = list(_chart_windows(run))
     until = max(float(np.nansum(np.fmax.reduce(run.seconds[rows], axis=1))) for _, _, rows in windows)
     charts = []
     for title, then, rows in windows:
         index = run.fleet_columns["index"][rows]
         about = f"Iterations {index[0]:.0f} to {index[-1]:.0f}. {then}"
-        charts.append(gantt(title, about, run.workers, run.seconds[rows], first=first[:12], until=until or None))
+        charts.append(
+            gantt_block(
+                title, about, run.workers, run.seconds[rows], highlighted=worker_order[:12], end_seconds=until or None
+            )
+        )
     about = (
         "Each row is a worker, slow ones first. It computes, then waits for the slowest one; communication is left out."
     )
     share = 100 * run.waiting_share
-    waited = lines(
+    waited = lines_block(
         "Waiting over the run",
         "Share of the workers' time, up to the slowest one's end, that was spent waiting.",
         run.fleet_columns["index"],
@@ -231,7 +251,7 @@ def _waits(run: Run, first: list[int]) -> dict[str, Any]:
     return section("Who waited, and when", about, *charts, waited)
 
 
-def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
+def _chart_windows(run: Run) -> Iterator[tuple[str, str, slice]]:
     """Yield the iterations before and after the change of sizes that was expected to gain most."""
     gain_T = np.where(run.acted, np.nan_to_num(run.fleet_columns["gain"]), -1.0)
     t = int(np.argmax(gain_T))
@@ -250,10 +270,10 @@ def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
 # -- times and forecasts -----------------------------------------------------------------------------------------
 
 
-def _times(run: Run) -> dict[str, Any]:
+def _times_section(run: Run) -> dict[str, Any]:
     equal, expected = run.fleet_columns["equal_seconds"], np.fmax.reduce(run.forecast_seconds, axis=1)
     top = 1.1 * float(np.fmax.reduce([*run.makespan, *equal, 0.0]))
-    chart = lines(
+    chart = lines_block(
         "Time of the slowest worker",
         "Balancing gains where the measured line runs below that of equal batches, which is an estimate.",
         run.fleet_columns["index"],
@@ -278,14 +298,14 @@ def _times(run: Run) -> dict[str, Any]:
         ("iterations that could not be written to the file", run.lost_records, "count"),
     )
     known = [(name, as_text(value, form)) for name, value, form in rows if not np.isnan(value)]
-    return section("Iteration times", "", chart, figures(known))
+    return section("Iteration times", "", chart, quantity_table(known))
 
 
-def _forecasts(run: Run, w: int) -> dict[str, Any]:
-    forecast, actual = 1e3 * run.forecast_seconds[:, w], 1e3 * run.seconds[:, w]
+def _forecasts_section(run: Run, worker_index: int) -> dict[str, Any]:
+    forecast, actual = 1e3 * run.forecast_seconds[:, worker_index], 1e3 * run.seconds[:, worker_index]
     top = 1.1 * float(np.fmax.reduce([*actual, 0.0]))
-    chart = lines(
-        f"Forecast and actual time of {worker_label(run.workers[w])}",
+    chart = lines_block(
+        f"Forecast and actual time of {worker_label(run.workers[worker_index])}",
         "Forecasts were made before their iteration.",
         run.fleet_columns["index"],
         [ChartLine("actual", actual, 5), ChartLine("forecast", np.where(forecast < top, forecast, np.nan), 1)],
@@ -297,7 +317,7 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
 # -- workers and reasons -----------------------------------------------------------------------------------------
 
 
-def _workers(run: Run, first: list[int]) -> dict[str, Any]:
+def _workers_section(run: Run, worker_order: list[int]) -> dict[str, Any]:
     with np.errstate(divide="ignore", invalid="ignore"):
         speed_TW, waits_TW = run.sizes / run.seconds, run.wait_seconds / run.makespan[:, None]
     missing_TW = np.where(np.isfinite(run.sizes), np.isnan(run.seconds), np.nan)
@@ -312,7 +332,7 @@ def _workers(run: Run, first: list[int]) -> dict[str, Any]:
             float(np.mean(run.slowest == w)),
             finite_mean(missing_TW[:, w]),
         )
-        for w in first
+        for w in worker_order
     ]
     columns = [("worker", "text"), ("samples, mean", "number"), ("time, median", "seconds")]
     columns += [("samples/s, median", "number"), ("forecast off by, median", "percent"), ("waits", "percent")]
@@ -321,7 +341,7 @@ def _workers(run: Run, first: list[int]) -> dict[str, Any]:
     return section("Workers", about, table("All workers", columns, rows))
 
 
-def _reasons(run: Run) -> dict[str, Any]:
+def _reasons_section(run: Run) -> dict[str, Any]:
     acted = np.flatnonzero(run.acted)[-20:]
     rows = [(f"{run.fleet_columns['index'][t]:.0f}", run.why[t]) for t in acted]
     changes = table("The last changes of sizes", (("iteration", "text"), ("reason", "text")), rows)
