@@ -14,34 +14,34 @@ from pathlib import Path
 import numpy as np
 from machine import machine
 
-from paceline.lab import DISTURBANCES, ExperimentOutcome, Setting, can_set_quotas, experiment
-from paceline.lab.experiment import DISTURBED, half_width
+from paceline.lab import DISTURBANCES, ExperimentOutcome, ExperimentSetting, can_set_quotas, experiment
+from paceline.lab.experiment import DISTURBED_RANK, confidence_half_width
 
 BOTH = ("ewma", "auto")
 TARGETS = {"none": 0.99, "quota": 1.6, "hogs": 1.3, "bursty": 1.2}
 SETTINGS = [
-    Setting(contention="none", schemes=("control", "auto"), rounds=10, seconds=2.0),
-    Setting(contention="quota", schemes=BOTH, rounds=8, seconds=2.0),
-    Setting(contention="hogs", schemes=BOTH, rounds=8, seconds=2.0),
+    ExperimentSetting(contention="none", schemes=("control", "auto"), rounds=10, seconds=2.0),
+    ExperimentSetting(contention="quota", schemes=BOTH, rounds=8, seconds=2.0),
+    ExperimentSetting(contention="hogs", schemes=BOTH, rounds=8, seconds=2.0),
     # A turn holds several bursts: with one or two, what a round happens to hold decides more than the scheme does.
-    Setting(contention="bursty", schemes=BOTH, rounds=8, seconds=6.0),
-    Setting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=6.0),
-    Setting(contention="between", schemes=BOTH, rounds=8, seconds=2.0),
+    ExperimentSetting(contention="bursty", schemes=BOTH, rounds=8, seconds=6.0),
+    ExperimentSetting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=6.0),
+    ExperimentSetting(contention="between", schemes=BOTH, rounds=8, seconds=2.0),
 ]
 
 
 def foreign_cores(outcome: ExperimentOutcome) -> float:
     """Return the mean number of cores busy with other processes, the competitors of the experiment included."""
     spent = sum(sum(turn.seconds) for turn in outcome.turns)
-    cpu_seconds = sum(turn.cpu_seconds for result in outcome.results for turn in result.turns)
-    return float((sum(turn.machine for turn in outcome.turns) - cpu_seconds) / spent)
+    cpu_seconds = sum(turn.rank_cpu_seconds for result in outcome.results for turn in result.turns)
+    return float((sum(turn.machine_cpu_seconds for turn in outcome.turns) - cpu_seconds) / spent)
 
 
 def paired(outcome: ExperimentOutcome, scheme: str, other: str) -> tuple[float, float]:
     """Return how much faster one scheme was than another in the same rounds, and the half-width of that."""
-    logs = np.log(outcome.pairs(scheme) / outcome.pairs(other))
+    logs = np.log(outcome.paired_speed_ups(scheme) / outcome.paired_speed_ups(other))
     ratio = float(np.exp(logs.mean()))
-    return ratio, half_width(logs) * ratio
+    return ratio, confidence_half_width(logs) * ratio
 
 
 def slowdown_of_others(outcome: ExperimentOutcome, scheme: str) -> float:
@@ -50,13 +50,13 @@ def slowdown_of_others(outcome: ExperimentOutcome, scheme: str) -> float:
     Above 1, the cores share hardware, and balancing gains less than the speed of the disturbed rank alone suggests.
     NaN if the disturbed rank is never clearly slower than at other times.
     """
-    _, sizes_KW, busy_KW = outcome.measured(scheme)
+    _, sizes_KW, busy_KW = outcome.measurements(scheme)
     each_KW = busy_KW / sizes_KW
-    fast, slow = np.quantile(each_KW[:, DISTURBED], (0.1, 0.9))
-    slow_K = each_KW[:, DISTURBED] > np.sqrt(fast * slow)
+    fast, slow = np.quantile(each_KW[:, DISTURBED_RANK], (0.1, 0.9))
+    slow_K = each_KW[:, DISTURBED_RANK] > np.sqrt(fast * slow)
     if slow < 1.5 * fast:  # the slowest tenth hardly differs from the fastest
         return float("nan")
-    others_KW = np.delete(each_KW, DISTURBED, axis=1)
+    others_KW = np.delete(each_KW, DISTURBED_RANK, axis=1)
     return float(np.median(others_KW[slow_K]) / np.median(others_KW[~slow_K]))
 
 

@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from work_live import WORDS, spread, texts
 
-from paceline.lab.processes import Place, quota_place
+from paceline.lab.processes import CPUPlacement, quota_placement
 
 QUICK = "--quick" in sys.argv
 ROUNDS, STEPS, WARM_UP = (2, 5, 10) if QUICK else (25, 8, 50)
@@ -200,7 +200,7 @@ def compete(data: list[torch.Tensor], rank: int, world: str, factor: float) -> l
     return rates
 
 
-def train(rank: int, put: Callable[[dict[str, Any]], None], place: Place | None) -> None:
+def train(rank: int, put: Callable[[dict[str, Any]], None], place: CPUPlacement | None) -> None:
     """Run one rank; the second one ends in a place with a quota, if there is one."""
     os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
     warnings.filterwarnings("ignore", message="A further model")  # each scheme has one
@@ -210,7 +210,7 @@ def train(rank: int, put: Callable[[dict[str, Any]], None], place: Place | None)
     }
     if place is not None:
         if rank:
-            place.enter()
+            place.move_current_process()
         result[QUOTA] = compete(data, rank, "computing", 1.0)
     if rank == 0:
         put(result)
@@ -278,7 +278,7 @@ Not told apart from: {"; ".join(level) or "no scheme"}.
 
 def main() -> None:
     about = f"Machine: {machine('torch', 'transformers')}; load average {os.getloadavg()[0]:.1f} at the start."
-    with quota_place(0.5) as place:
+    with quota_placement(0.5) as place:
         (result,) = run_ranks(2, train, place, answers=1)
     text = page(result, about)
     print(text)

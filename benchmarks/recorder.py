@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from machine import machine
 
-from paceline.lab.processes import quota_place
+from paceline.lab.processes import quota_placement
 from paceline.recording import Recorder, watch
 from paceline.recording.covariates import Covariate, all_covariates
 
@@ -101,11 +101,11 @@ def sample(covariates: list[Covariate]) -> list[float]:
 def under_a_quota() -> Iterator[str]:
     """Move this process into a control group with a quota while the block runs; say whether it could be."""
     own = Path("/sys/fs/cgroup/cpu/cgroup.procs")
-    with quota_place(QUOTA) as place:
+    with quota_placement(QUOTA) as place:
         if place is None:
             yield "in no control group"
             return
-        place.enter()
+        place.move_current_process()
         try:
             yield f"in a control group with a quota of {QUOTA:g} cores"
         finally:

@@ -29,7 +29,7 @@ from ranks import run_ranks
 from scipy.stats import t as student
 
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.processes import Place, quota_place
+from paceline.lab.processes import CPUPlacement, quota_placement
 
 QUICK = "--quick" in sys.argv
 GLOBAL_BATCH, LONGEST, WORDS = 64, 384, 512
@@ -140,22 +140,24 @@ class Contestant:
                 yield
 
 
-def compete(rank: int, put: Any, name: str, order: list[tuple[str, int]], folder: str, place: Place | None) -> None:
+def compete(
+    rank: int, put: Any, name: str, order: list[tuple[str, int]], folder: str, place: CPUPlacement | None
+) -> None:
     """Train every scheme in its turns; put the scheme, the tokens and the seconds of each."""
-    from paceline.lab.experiment_worker import last_iteration, start_disturbance, train_turn
+    from paceline.lab.experiment_worker import shared_end_iteration, start_disturbance, train_turn
 
     warnings.filterwarnings("ignore", message="A further model")  # each scheme has one
     os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
     data, disturbed = texts(WORDS, LONGEST + 1, 2), rank == 1
     if place is not None and disturbed:
-        place.enter()  # only now, because libraries load slowly under a quota
+        place.move_current_process()  # only now, because libraries load slowly under a quota
     task = {"disturbed": disturbed, "place": None if place is None else asdict(place), "hogs": ()}
     bursts = start_disturbance(task, SimpleNamespace(contention=name))  # type: ignore[arg-type]
     contestants = {scheme: Contestant(scheme, rank, data) for scheme in SCHEMES}
     for contestant in contestants.values():
         for _ in range(WARM_UP):
             contestant.step()
-    turns, finish = [], last_iteration(Path(folder))
+    turns, finish = [], shared_end_iteration(Path(folder))
     for scheme, seed in order:
         one = contestants[scheme]
         seen = train_turn(one, scheme, seed, SECONDS, rank, finish, bursts)  # type: ignore[arg-type]
@@ -167,7 +169,7 @@ def compete(rank: int, put: Any, name: str, order: list[tuple[str, int]], folder
 def tokens_per_second(name: str) -> dict[str, np.ndarray]:
     """Let two ranks train under one disturbance; return what both together did in each turn of each scheme."""
     order = [(scheme, seed) for seed in range(ROUNDS) for scheme in random.Random(seed).sample(SCHEMES, len(SCHEMES))]
-    with tempfile.TemporaryDirectory(prefix="paceline-") as folder, quota_place(1.0) as place:
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder, quota_placement(1.0) as place:
         if place is None and DISTURBANCES[name].quota is not None:
             raise RuntimeError(f"{name} needs control groups that can be written, which this machine does not let us")
         (Path(folder) / "finish").write_bytes(struct.pack("q", 0))

@@ -118,9 +118,9 @@ class Live:
         pass
 
     def run(self, place, out):
-        from paceline.lab import Setting, experiment
+        from paceline.lab import ExperimentSetting, experiment
 
-        experiment(Setting(contention="hogs", schemes=("ewma",), rounds=1, seconds=0.3))
+        experiment(ExperimentSetting(contention="hogs", schemes=("ewma",), rounds=1, seconds=0.3))
 
     def check(self, place, out, ended):
         pass

@@ -22,10 +22,10 @@ CALLS = {
         ("torch", "from paceline.predictors import *; LSTM().fit([])"),
         ("torch", "from paceline.recording import TensorBoard; TensorBoard('runs')"),
         ("torch", "from paceline.training.profile import example; example(8, 'cpu')"),
-        ("lab", "from paceline.lab import *; experiment(Setting())"),
+        ("lab", "from paceline.lab import *; experiment(ExperimentSetting())"),
     ],
     "sklearn": [
-        ("lab", "from paceline.lab import *; experiment(Setting())"),
+        ("lab", "from paceline.lab import *; experiment(ExperimentSetting())"),
     ],
     "statsmodels": [
         (

@@ -5,14 +5,14 @@ import os
 import numpy as np
 import pytest
 
-from paceline.lab import EQUAL, ExperimentOutcome, Setting, experiment
+from paceline.lab import EQUAL, ExperimentOutcome, ExperimentSetting, experiment
 from paceline.lab.disturbance import Bursts, Quota
 from paceline.lab.experiment import IterationResult, RankResult, TurnResult
 
 
 def made(pace, sizes, own, *, rounds=3, steps=20):
     """An outcome in which equal batches take 0.1 s an iteration, and the scheme ``pace`` as long."""
-    setting = Setting(schemes=("ewma",), rounds=rounds)
+    setting = ExperimentSetting(schemes=("ewma",), rounds=rounds)
     turns, taken = [], {EQUAL: 0, "ewma": 0}
     for scheme, seed in setting.turns:
         seconds = [0.1 * (pace if scheme == "ewma" else 1.0)] * steps
@@ -69,7 +69,7 @@ def test_outcome_weights_losses_by_samples():
 
 
 def test_setting_puts_turns_between_equal_batches():
-    turns = Setting(schemes=("ewma", "auto"), rounds=3).turns
+    turns = ExperimentSetting(schemes=("ewma", "auto"), rounds=3).turns
     for index, (scheme, seed) in enumerate(turns):
         if scheme != EQUAL:
             assert turns[index - 1] == turns[index + 1] == (EQUAL, seed)
@@ -80,7 +80,7 @@ def test_bursts_toggle_and_end_calm():
     turned = []
 
     class Noted:
-        def turn(self, on):
+        def set_active(self, on):
             turned.append(on)
 
     bursts = Bursts(Noted(), mean=0.01)
@@ -94,28 +94,28 @@ def test_bursts_toggle_and_end_calm():
 
 def test_quota_writes_both_cgroup_versions(tmp_path):
     (tmp_path / "cpu.max").write_text("max 5000")
-    Quota(str(tmp_path), 0.5).turn(True)
+    Quota(str(tmp_path), 0.5).set_active(True)
     assert (tmp_path / "cpu.max").read_text("utf-8") == "2500 5000"
-    Quota(str(tmp_path), 0.5).turn(False)
+    Quota(str(tmp_path), 0.5).set_active(False)
     assert (tmp_path / "cpu.max").read_text("utf-8") == "max 5000"
     one = tmp_path / "version-1"
     one.mkdir()
     (one / "cpu.cfs_quota_us").write_text("-1")
     (one / "cpu.cfs_period_us").write_text("20000")
-    Quota(str(one), 0.25).turn(True)
+    Quota(str(one), 0.25).set_active(True)
     assert (one / "cpu.cfs_quota_us").read_text("utf-8") == "5000"
 
 
 @pytest.mark.parametrize(("option", "value"), [("contention", "rain"), ("rounds", 0), ("seconds", -1.0)])
 def test_setting_refuses_bad_values(option, value):
     with pytest.raises(ValueError, match=option):
-        Setting(**{option: value})
+        ExperimentSetting(**{option: value})
 
 
 @pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")
 def test_experiment_trains_equally_with_any_sizes():
-    setting = Setting(contention="none", schemes=("control", "ewma"), rounds=1, seconds=0.6)
+    setting = ExperimentSetting(contention="none", schemes=("control", "ewma"), rounds=1, seconds=0.6)
     shares = []
     outcome = experiment(setting, progress=shares.append)
     for row in outcome.rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.lab.processes import Process, quota_place, wait
+from paceline.lab.processes import Process, quota_placement, wait_for_processes
 
 PERIOD = 5000  # microseconds
 
@@ -20,7 +20,7 @@ def children():
 
 
 def test_no_control_groups_no_place(tmp_path):
-    with quota_place(0.4, root=tmp_path) as place:
+    with quota_placement(0.4, root=tmp_path) as place:
         assert place is None
 
 
@@ -43,7 +43,7 @@ def mount(folder, mounts):
 )
 def test_quota_is_set_in_both_cgroup_versions(tmp_path, mounts, expected):
     mount(tmp_path, mounts)
-    with quota_place(0.4, root=tmp_path) as place:
+    with quota_placement(0.4, root=tmp_path) as place:
         assert len(place.folders) == len(mounts.splitlines())
         for name, value in expected.items():
             folder, _, setting = name.partition("/")
@@ -56,7 +56,7 @@ def test_quota_is_set_in_both_cgroup_versions(tmp_path, mounts, expected):
 def test_groups_are_removed_after_a_failure(tmp_path):
     mount(tmp_path, "cgroup /cpu cgroup rw,cpu 0 0\ncgroup /cpuacct cgroup rw,cpuacct 0 0\n")
     (tmp_path / "cpuacct" / f"paceline-{os.getpid()}-0").write_text("a file where a group should be")
-    with quota_place(0.4, root=tmp_path) as place:
+    with quota_placement(0.4, root=tmp_path) as place:
         assert place is None
     assert not list(tmp_path.glob("cpu/paceline-*"))
 
@@ -67,7 +67,7 @@ def test_remove_stale_removes_groups_of_dead_processes(tmp_path):
     others = {f"paceline-{os.getpid()}-0", "somebody-4194305-0"}
     for name in ("paceline-4194305-0", *others):
         (tmp_path / "groups" / name).mkdir()
-    with quota_place(0.4, root=tmp_path) as place:
+    with quota_placement(0.4, root=tmp_path) as place:
         assert place is None, "no kernel makes its files here"
     assert {path.name for path in (tmp_path / "groups").glob("*-*")} == others
 
@@ -92,7 +92,7 @@ def test_wait_reports_the_output_of_a_failed_process(tmp_path, monkeypatch):
     process = Process("failing", 3, tmp_path, {})
     try:
         with pytest.raises(RuntimeError, match=r"failing 3 ended with status 1:\n(.|\n)*the batch does not fit"):
-            wait([process])
+            wait_for_processes([process])
     finally:
         process.end()
 

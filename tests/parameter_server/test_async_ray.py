@@ -91,7 +91,7 @@ def test_killed_server_restarts_from_checkpoint(tmp_path):
 
 
 def test_nan_only_workers_end_the_job():
-    job = RayJob(plan(gradient=only_nan, comebacks=0))
+    job = RayJob(plan(gradient=only_nan, max_restarts=0))
     with pytest.raises(RuntimeError, match="no worker is left"):
         job.run()
 

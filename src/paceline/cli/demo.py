@@ -15,7 +15,15 @@ from paceline.cli.options import DEFAULT_PREDICTORS
 from paceline.cli.output import print_frames
 from paceline.datasets import Trace, recorded
 from paceline.eval import Balanced, leaderboard, replay_all
-from paceline.lab import DISTURBANCES, EQUAL, GLOBAL_BATCH, ExperimentOutcome, Setting, can_set_quotas, experiment
+from paceline.lab import (
+    DISTURBANCES,
+    EQUAL,
+    GLOBAL_BATCH,
+    ExperimentOutcome,
+    ExperimentSetting,
+    can_set_quotas,
+    experiment,
+)
 from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
 from paceline.report.drawing import answer, as_text
@@ -120,7 +128,7 @@ def _run_live(console: Console) -> ExperimentOutcome | None:
     contention = "quota" if can_set_quotas() else "hogs"
     console.print("[bold]5  A real training, balanced[/] Two ranks, equal batches and balanced ones in turns")
     with console.status("training ..."):
-        outcome = experiment(Setting(contention=contention, rounds=3, seconds=2.0))
+        outcome = experiment(ExperimentSetting(contention=contention, rounds=3, seconds=2.0))
     console.print(outcome_table(outcome))
     return outcome
 

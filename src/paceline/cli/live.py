@@ -37,10 +37,10 @@ def live(
     Each rank is pinned to its own core. Every turn of a scheme is compared with the turns of equal batches before and
     after it, so that a machine whose speed drifts does not bias the result.
     """
-    from paceline.lab import Setting, can_set_quotas, experiment
+    from paceline.lab import ExperimentSetting, can_set_quotas, experiment
 
     for kind in contention or ["quota" if can_set_quotas() else "hogs"]:
-        setting = Setting(contention=kind, schemes=tuple(schemes or ["auto"]), rounds=rounds, seconds=seconds)
+        setting = ExperimentSetting(contention=kind, schemes=tuple(schemes or ["auto"]), rounds=rounds, seconds=seconds)
         with Progress(console=err, transient=True, disable=not err.on_terminal) as progress:
             task = progress.add_task(f"training under contention: {setting.contention}", total=1.0)
             outcome = experiment(setting, progress=lambda share: progress.update(task, completed=share))  # noqa: B023

@@ -111,7 +111,7 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
     loader = _find_loader(things)
     _require_supported_parallelism(accelerator)
     _require_matching_batch_size(accelerator, loader)
-    _take_accumulation_steps(loader, accelerator)
+    _set_accumulation_steps(loader, accelerator)
     prepared = accelerator.prepare(*things)
     prepared = list(prepared) if len(things) > 1 else [prepared]
     balance = _attach_models(prepared, loader, options)
@@ -184,13 +184,13 @@ class PreparedLoader:
             state._remove_dataloader(self)
 
 
-def _find_loader(things: Iterable[Any]) -> GlobalLoader:
-    if any(isinstance(thing, StreamLoader) for thing in things):
+def _find_loader(prepared_objects: Iterable[Any]) -> GlobalLoader:
+    if any(isinstance(thing, StreamLoader) for thing in prepared_objects):
         raise TypeError(
             "prepare() cannot tell Accelerate where the epoch of a StreamLoader ends, as streams have no length: "
             "prepare the model and the optimizer with accelerator.prepare, then attach(model, loader)"
         )
-    loaders = [thing for thing in things if isinstance(thing, GlobalLoader)]
+    loaders = [thing for thing in prepared_objects if isinstance(thing, GlobalLoader)]
     if not loaders:
         raise TypeError("prepare() needs a BalancedLoader: pass it together with the model and the optimizer")
     if len(loaders) > 1:
@@ -231,7 +231,7 @@ def _require_matching_batch_size(accelerator: Any, loader: GlobalLoader) -> None
         )
 
 
-def _take_accumulation_steps(loader: GlobalLoader, accelerator: Any) -> None:
+def _set_accumulation_steps(loader: GlobalLoader, accelerator: Any) -> None:
     """Set the loader's number of micro-batches per step, so that sizes change only between steps."""
     steps = accelerator.gradient_accumulation_steps
     if (loader.micro_batch or loader.packs) and steps != 1:

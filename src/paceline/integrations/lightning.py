@@ -101,7 +101,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     return BalanceCallback()
 
 
-class OneDevice(torch.nn.Module):
+class SingleDeviceWrapper(torch.nn.Module):
     """A module that trains on one device, which is called as in DistributedDataParallel: Lightning calls its steps."""
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -118,8 +118,8 @@ def _find_model(trainer: Any) -> torch.nn.Module:
     strategy = trainer.strategy
     model = strategy.model
     if model is trainer.lightning_module and trainer.world_size == 1:
-        model = strategy.model = OneDevice(model)
-    if isinstance(model, DistributedDataParallel | OneDevice):
+        model = strategy.model = SingleDeviceWrapper(model)
+    if isinstance(model, DistributedDataParallel | SingleDeviceWrapper):
         return model
     sharded = _outermost_modules(model, FSDPModule)
     if len(sharded) != 1:

@@ -62,7 +62,7 @@ class RayPlan:
     metrics
         Sinks that the server's host calls with every round: a name as in :func:`paceline.recording.sink`,
         such as ``"run.jsonl"``, or several.
-    comebacks
+    max_restarts
         How often a worker that dies is started again.
     min_batch
         The fewest samples of a step: 2 where the model normalizes over batches, which cannot be seen from here.
@@ -91,7 +91,7 @@ class RayPlan:
     checkpoint: str | None = None
     checkpoint_every: int = 0
     metrics: str | tuple[str, ...] = ()
-    comebacks: int = 3
+    max_restarts: int = 3
     min_batch: int = 1
     patience: float = 60.0
 
@@ -134,22 +134,22 @@ class RayServer:
 
     def __init__(self, plan: RayPlan) -> None:
         self.service = plan.service()
-        self._dead_lives: dict[str, int] = {}
+        self._dead_generations: dict[str, int] = {}
         self._membership_lock = Lock()
 
-    def pull(self, worker: str, life: int) -> WorkItem:
+    def pull(self, worker: str, generation: int) -> WorkItem:
         """Return a worker's next step; one that is not known joins.
 
         Parameters
         ----------
         worker
             Its name.
-        life
+        generation
             How often it had been started before. A call of a worker that is dead by now may come after its death: it
             must not join, as everybody would wait for it behind a barrier.
         """
         with self._membership_lock:  # a worker that is found dead in between would join forever
-            gone = life <= self._dead_lives.get(worker, -1)
+            gone = generation <= self._dead_generations.get(worker, -1)
             if not gone and worker not in self.service.server.workers:
                 self.service.join(worker)
         return finished_work(self.service.parameters) if gone else self.service.pull(worker)
@@ -159,10 +159,10 @@ class RayServer:
         times = {"seconds": seconds, "comm_seconds": comm_seconds}
         return self.service.push(worker, work.stamp, gradient, len(work.assigned), **times).outcome
 
-    def leave(self, worker: str, life: int) -> None:
+    def leave(self, worker: str, generation: int) -> None:
         """Remove a worker, and let no later call of the same process add it again."""
         with self._membership_lock:
-            self._dead_lives[worker] = life
+            self._dead_generations[worker] = generation
             self.service.leave(worker)
 
     def parameters(self) -> Vector:
@@ -182,8 +182,8 @@ class RayServer:
 class RayWorker:
     """A worker's actor."""
 
-    def __init__(self, server: Any, name: str, life: int, gradient: Callable[[], Gradient]) -> None:
-        self.server, self.name, self.life, self.gradient = server, name, life, gradient()
+    def __init__(self, server: Any, name: str, generation: int, gradient: Callable[[], Gradient]) -> None:
+        self.server, self.name, self.generation, self.gradient = server, name, generation, gradient()
 
     def run(self) -> str:
         """Pull, compute and push until the training has ended; return the worker's name."""
@@ -192,7 +192,7 @@ class RayWorker:
         refused, push_seconds = 0, 0.0
         while True:
             requested = time.monotonic()
-            work: Any = ray.get(self.server.pull.remote(self.name, self.life))
+            work: Any = ray.get(self.server.pull.remote(self.name, self.generation))
             if work.ended:
                 return self.name
             note = WorkItem(work.stamp, work.parameters[:0], work.assigned, 0.0)  # its parameters need not travel back
@@ -235,7 +235,7 @@ class RayJob:
 
         self.plan = plan
         # all workers may wait behind a barrier, and 8 further calls must get through
-        room = plan.workers * (1 + plan.comebacks) + 8
+        room = plan.workers * (1 + plan.max_restarts) + 8
         # Retried forever: calls that a dying server has not answered reach the one that comes after it. A push that it
         # had taken is then refused as one of a step that is over, and counts once.
         options = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": room, "num_cpus": 0}
@@ -262,8 +262,10 @@ class RayJob:
                 f"worker {worker!r} is already running; choose another name (running: {', '.join(sorted(self.actors))})"
             )
 
-        life = self._starts_by_worker[worker] = self._starts_by_worker.get(worker, -1) + 1
-        actor: Any = ray.remote(RayWorker).options(num_cpus=1).remote(self.server, worker, life, self.plan.gradient)
+        generation = self._starts_by_worker[worker] = self._starts_by_worker.get(worker, -1) + 1
+        actor: Any = (
+            ray.remote(RayWorker).options(num_cpus=1).remote(self.server, worker, generation, self.plan.gradient)
+        )
         self.actors[worker] = actor
         self._worker_by_run[actor.run.remote()] = worker
 
@@ -332,7 +334,7 @@ class RayJob:
         ray.get(self.server.leave.remote(worker, self._starts_by_worker[worker]))
         self.actors.pop(worker)
         self.deaths[worker] = self.deaths.get(worker, 0) + 1
-        if self.deaths[worker] <= self.plan.comebacks:
+        if self.deaths[worker] <= self.plan.max_restarts:
             self.add(worker)
         elif not self._worker_by_run:
             self.close()

@@ -6,8 +6,8 @@ from paceline.lab.experiment import (
     EQUAL,
     GLOBAL_BATCH,
     ExperimentOutcome,
-    Row,
-    Setting,
+    ExperimentSetting,
+    SchemeResult,
     can_set_quotas,
     experiment,
 )
@@ -18,8 +18,8 @@ __all__ = [
     "EQUAL",
     "GLOBAL_BATCH",
     "ExperimentOutcome",
-    "Row",
-    "Setting",
+    "ExperimentSetting",
+    "SchemeResult",
     "can_set_quotas",
     "experiment",
 ]

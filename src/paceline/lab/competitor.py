@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 
-from paceline.lab.processes import Place, die_with_parent
+from paceline.lab.processes import CPUPlacement, die_with_parent
 
 
 def main() -> None:
     """Enter the place in the first line of the standard input, then compute until the parent ends."""
     task = json.loads(sys.stdin.readline())
-    Place(**task["place"]).enter()
+    CPUPlacement(**task["place"]).move_current_process()
     die_with_parent()
     while True:
         sum(range(5_000))

@@ -19,33 +19,33 @@ class Quota:
     folder: str
     cores: float
 
-    def turn(self, is_on: bool) -> None:
+    def set_active(self, is_active: bool) -> None:
         """Set or remove the quota."""
         folder = Path(self.folder)
         if (folder / "cpu.cfs_quota_us").exists():
             period = int((folder / "cpu.cfs_period_us").read_text())
-            (folder / "cpu.cfs_quota_us").write_text(str(round(self.cores * period) if is_on else -1))
+            (folder / "cpu.cfs_quota_us").write_text(str(round(self.cores * period) if is_active else -1))
         else:
             period = int((folder / "cpu.max").read_text().split()[1])
-            (folder / "cpu.max").write_text(f"{round(self.cores * period) if is_on else 'max'} {period}")
+            (folder / "cpu.max").write_text(f"{round(self.cores * period) if is_active else 'max'} {period}")
 
 
 @dataclass(frozen=True)
-class Hogs:
+class CPUHogs:
     """Competing processes, stopped while the disturbance is off."""
 
     pids: Sequence[int]
 
-    def turn(self, is_on: bool) -> None:
+    def set_active(self, is_active: bool) -> None:
         """Continue or stop the processes."""
         for pid in self.pids:
-            os.kill(pid, signal.SIGCONT if is_on else signal.SIGSTOP)
+            os.kill(pid, signal.SIGCONT if is_active else signal.SIGSTOP)
 
 
 class Bursts:
     """Turns a switch on and off at random times, the same for the same seed; both last ``mean`` seconds on average."""
 
-    def __init__(self, switch: Quota | Hogs, mean: float) -> None:
+    def __init__(self, switch: Quota | CPUHogs, mean: float) -> None:
         self.switch = switch
         self.mean = mean
         self._stop_event = threading.Event()
@@ -62,21 +62,21 @@ class Bursts:
         self._stop_event.set()
         if self._thread is not None:
             self._thread.join()
-        self.switch.turn(False)  # only after the thread has ended, which might turn it on again otherwise
+        self.switch.set_active(False)  # only after the thread has ended, which might turn it on again otherwise
 
     def _run(self, seed: int) -> None:
         on = False
-        for seconds in self.spans(seed):
-            self.switch.turn(on)
+        for seconds in self.durations(seed):
+            self.switch.set_active(on)
             if self._stop_event.wait(seconds):
                 return
             on = not on
 
-    def spans(self, seed: int) -> Iterator[float]:
+    def durations(self, seed: int) -> Iterator[float]:
         """Yield the seconds of calm, burst, calm and so on, forever.
 
-        >>> spans = Bursts(Hogs([]), mean=2.0).spans(seed=0)
-        >>> [round(next(spans), 2) for _ in range(3)]
+        >>> durations = Bursts(CPUHogs([]), mean=2.0).durations(seed=0)
+        >>> [round(next(durations), 2) for _ in range(3)]
         [1.66, 2.04, 0.04]
         """
         rng = np.random.default_rng(seed)

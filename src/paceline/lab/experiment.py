@@ -18,7 +18,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline._require import require
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.processes import Place, Process, quota_place, wait
+from paceline.lab.processes import CPUPlacement, Process, quota_placement, wait_for_processes
 from paceline.predictors import Curves, named
 from paceline.solver import split
 
@@ -27,7 +27,7 @@ EQUAL = "equal"
 CONTROL = "control"
 """Equal batches with measuring and forecasting: shows the overhead of balancing."""
 
-DISTURBED = 1
+DISTURBED_RANK = 1
 """The rank that is disturbed."""
 
 GLOBAL_BATCH = 896
@@ -35,7 +35,7 @@ GLOBAL_BATCH = 896
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ExperimentSetting:
     """One live experiment; ``ValueError`` if there is no such thing, or a number is not above 0."""
 
     contention: str = "quota"  # a key of DISTURBANCES
@@ -71,12 +71,12 @@ class TurnResult(NamedTuple):
     scheme: str
     seed: int
     """Seed of the bursts."""
-    first: int
+    first_iteration: int
     """Number of the turn's first iteration, counted over all turns of the scheme."""
     seconds: list[float]
     """Wall time of each iteration, in seconds."""
-    machine: float
-    cpu_seconds: float
+    machine_cpu_seconds: float
+    rank_cpu_seconds: float
     """CPU seconds of the machine and of this rank during the turn."""
 
 
@@ -105,7 +105,7 @@ class RankResult:
 
 
 @dataclass(frozen=True)
-class Row:
+class SchemeResult:
     """Results of one scheme."""
 
     scheme: str
@@ -131,7 +131,7 @@ class Row:
 class ExperimentOutcome:
     """Outcome of an experiment: its setting, and the results of each rank."""
 
-    setting: Setting
+    setting: ExperimentSetting
     results: list[RankResult]
 
     @property
@@ -139,7 +139,7 @@ class ExperimentOutcome:
         """The turns as measured by the first rank."""
         return self.results[0].turns
 
-    def pairs(self, scheme: str) -> Array:
+    def paired_speed_ups(self, scheme: str) -> Array:
         """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""
         counted = [turn.seconds[first_counted_iteration(turn.seconds) :] for turn in self.turns]
         rates = [len(seconds) / sum(seconds) for seconds in counted]
@@ -152,17 +152,17 @@ class ExperimentOutcome:
         return np.asarray(np.sum(parts, axis=0))
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SchemeResult]:
         """Results of every scheme, in the order of the setting."""
         return [self.row(scheme) for scheme in self.setting.schemes]
 
-    def row(self, scheme: str) -> Row:
+    def row(self, scheme: str) -> SchemeResult:
         """Return the results of one scheme."""
-        logs = np.log(self.pairs(scheme))
+        logs = np.log(self.paired_speed_ups(scheme))
         speed_up = float(np.exp(logs.mean()))
-        walls_K, sizes_KW, busy_KW = self.measured(scheme)
+        walls_K, sizes_KW, busy_KW = self.measurements(scheme)
         fixed_W = np.zeros(busy_KW.shape[1])  # the part of each rank's busy time that no split moves
-        fixed_W[DISTURBED] = DISTURBANCES[self.setting.contention].between_seconds
+        fixed_W[DISTURBED_RANK] = DISTURBANCES[self.setting.contention].between_seconds
         slope_KW = np.maximum(busy_KW - fixed_W, 1e-6) / sizes_KW
         total = int(sizes_KW[0].sum())
         rest_K = np.maximum(walls_K - busy_KW.max(axis=1), 0.0)
@@ -175,10 +175,10 @@ class ExperimentOutcome:
         stands_for = np.diff([-1, *(record.index for record in records)])
         ours, theirs = self.losses(scheme), self.losses(EQUAL)
         count = min(len(ours), len(theirs))
-        return Row(
+        return SchemeResult(
             scheme,
             speed_up,
-            half_width(logs) * speed_up,
+            confidence_half_width(logs) * speed_up,
             float(1 - (busy_KW / busy_KW.max(axis=1, keepdims=True)).mean()),
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
@@ -187,9 +187,9 @@ class ExperimentOutcome:
             float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
         )
 
-    def measured(self, scheme: str) -> tuple[Array, Array, Array]:
+    def measurements(self, scheme: str) -> tuple[Array, Array, Array]:
         """Return wall seconds ``[K]``, sizes and busy time ``[K, W]`` of the recorded iterations that count."""
-        begun = [(turn.first, turn.seconds) for turn in self.turns if turn.scheme == scheme]
+        begun = [(turn.first_iteration, turn.seconds) for turn in self.turns if turn.scheme == scheme]
         walls = {
             first + k: seconds[k]
             for first, seconds in begun
@@ -213,7 +213,7 @@ def first_counted_iteration(seconds: list[float]) -> int:
     return min(3, len(seconds) - 1)
 
 
-def half_width(logs: Array) -> float:
+def confidence_half_width(logs: Array) -> float:
     """Return the half-width of the 95% confidence interval of the mean."""
     from scipy.stats import t
 
@@ -224,11 +224,11 @@ def half_width(logs: Array) -> float:
 
 def can_set_quotas() -> bool:
     """Return whether this machine lets us limit the CPU of a process."""
-    with quota_place(1.0) as place:
+    with quota_placement(1.0) as place:
         return place is not None
 
 
-def experiment(setting: Setting, *, progress: Callable[[float], object] = float) -> ExperimentOutcome:
+def experiment(setting: ExperimentSetting, *, progress: Callable[[float], object] = float) -> ExperimentOutcome:
     """Train for real on this machine, with equal batches and with every scheme, in turns.
 
     Parameters
@@ -253,14 +253,14 @@ def experiment(setting: Setting, *, progress: Callable[[float], object] = float)
     with TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder, hogs, ranks = Path(name), [], []
         np.zeros(1, dtype=np.int64).tofile(folder / "finish")
-        place = None if disturbance.quota is None else stack.enter_context(quota_place(1.0))
+        place = None if disturbance.quota is None else stack.enter_context(quota_placement(1.0))
         if disturbance.quota is not None and place is None:
             raise RuntimeError(
                 f"the contention {setting.contention!r} needs writable control groups, which this machine does "
                 "not have: use 'hogs' or 'bursty-hogs'"
             )
         for number in range(disturbance.num_hogs):
-            task: dict[str, Any] = {"place": asdict(Place(cores=[cores[DISTURBED]]))}
+            task: dict[str, Any] = {"place": asdict(CPUPlacement(cores=[cores[DISTURBED_RANK]]))}
             hogs.append(Process("paceline.lab.competitor", number, folder, task))
             stack.callback(hogs[-1].end)
         for rank in range(2):
@@ -269,13 +269,13 @@ def experiment(setting: Setting, *, progress: Callable[[float], object] = float)
                 "cores": [cores[rank]],
                 "folder": name,
                 "setting": asdict(setting),
-                "disturbed": rank == DISTURBED,
-                "place": asdict(place) if place and rank == DISTURBED else None,
+                "disturbed": rank == DISTURBED_RANK,
+                "place": asdict(place) if place and rank == DISTURBED_RANK else None,
                 "hogs": [hog.pid for hog in hogs],
             }
             ranks.append(Process("paceline.lab.experiment_worker", rank, folder, task))
             stack.callback(ranks[-1].end)
         begin, seconds = time.monotonic(), len(setting.turns) * setting.seconds
-        wait(ranks, lambda: progress(min((time.monotonic() - begin) / seconds, 1.0)))
+        wait_for_processes(ranks, lambda: progress(min((time.monotonic() - begin) / seconds, 1.0)))
         progress(1.0)
         return ExperimentOutcome(setting, [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(2)])

@@ -24,15 +24,23 @@ from torch.utils.data import TensorDataset
 
 from paceline._arrays import Sizes
 from paceline.coordinator.policy import Policy
-from paceline.lab.disturbance import DISTURBANCES, Bursts, Hogs, Quota
-from paceline.lab.experiment import CONTROL, EQUAL, GLOBAL_BATCH, IterationResult, RankResult, Setting, TurnResult
-from paceline.lab.processes import Place, die_with_parent
+from paceline.lab.disturbance import DISTURBANCES, Bursts, CPUHogs, Quota
+from paceline.lab.experiment import (
+    CONTROL,
+    EQUAL,
+    GLOBAL_BATCH,
+    ExperimentSetting,
+    IterationResult,
+    RankResult,
+    TurnResult,
+)
+from paceline.lab.processes import CPUPlacement, die_with_parent
 from paceline.predictors import LastValue, named
 from paceline.recording.records import Iteration
 from paceline.torch import BalancedLoader, attach
 
 
-class Contestant:
+class TrainingJob:
     """A training job of its own, which can pause between any two iterations."""
 
     def __init__(self, scheme: str) -> None:
@@ -83,24 +91,26 @@ class Contestant:
                 yield
 
 
-NO_END = 2**62
+UNKNOWN_END = 2**62
 """The last iteration of a turn, while it is not known."""
 
 
-def last_iteration(folder: Path) -> Sizes:
+def shared_end_iteration(folder: Path) -> Sizes:
     """Return the iteration after the turn, one number in memory that the ranks of this machine share."""
     return np.memmap(folder / "finish", np.int64, "r+", shape=1)
 
 
-def run(setting: Setting, rank: int, finish: Sizes, bursts: Bursts | None, is_disturbed: bool) -> RankResult:
+def run_turns(
+    setting: ExperimentSetting, rank: int, end_iteration: Sizes, bursts: Bursts | None, is_disturbed: bool
+) -> RankResult:
     """Train with every scheme in its turns, and return the results of this rank."""
     between = DISTURBANCES[setting.contention].between_seconds if is_disturbed else 0.0
-    contestants = {scheme: Contestant(scheme) for scheme in (EQUAL, *setting.schemes)}
+    contestants = {scheme: TrainingJob(scheme) for scheme in (EQUAL, *setting.schemes)}
     for contestant in contestants.values():
         for _ in range(5):  # warm-up: the first iterations allocate memory and choose kernels
             contestant.step()
     turns = [
-        train_turn(contestants[scheme], scheme, seed, setting.seconds, rank, finish, bursts, between)
+        train_turn(contestants[scheme], scheme, seed, setting.seconds, rank, end_iteration, bursts, between)
         for scheme, seed in setting.turns
     ]
     return RankResult(
@@ -118,41 +128,41 @@ def run(setting: Setting, rank: int, finish: Sizes, bursts: Bursts | None, is_di
 
 
 def train_turn(
-    contestant: Contestant,
+    job: TrainingJob,
     scheme: str,
     seed: int,
     seconds: float,
     rank: int,
-    finish: Sizes,
+    end_iteration: Sizes,
     bursts: Bursts | None,
     between_seconds: float = 0.0,
 ) -> TurnResult:
     """Train for this many seconds by the clock of the first rank."""
     distributed.barrier()
     if rank == 0:
-        finish[0] = NO_END
+        end_iteration[0] = UNKNOWN_END
     distributed.barrier()
-    first = len(contestant.losses)
+    first = len(job.losses)
     walls: list[float] = []
-    machine, rank_cpu = busy_seconds(), time.process_time()
+    machine, rank_cpu = machine_cpu_seconds(), time.process_time()
     if bursts:
         bursts.start(seed)
     begin = now = time.perf_counter()
-    while len(contestant.losses) < finish[0]:
-        contestant.step()
+    while len(job.losses) < end_iteration[0]:
+        job.step()
         until = time.perf_counter() + between_seconds
         while time.perf_counter() < until:  # something unrelated
             pass
         previous, now = now, time.perf_counter()
         walls.append(now - previous)
-        if rank == 0 and now - begin > seconds and finish[0] == NO_END:
-            finish[0] = len(contestant.losses) + 1
+        if rank == 0 and now - begin > seconds and end_iteration[0] == UNKNOWN_END:
+            end_iteration[0] = len(job.losses) + 1
     if bursts:
         bursts.stop()
-    return TurnResult(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - rank_cpu)
+    return TurnResult(scheme, seed, first, walls, machine_cpu_seconds() - machine, time.process_time() - rank_cpu)
 
 
-def busy_seconds() -> float:
+def machine_cpu_seconds() -> float:
     """Return CPU seconds of all processes of this machine so far; 0 where the system does not report them."""
     stat = Path("/proc/stat")
     if not stat.exists():
@@ -164,27 +174,27 @@ def busy_seconds() -> float:
 def main() -> None:
     """Run one rank: the first line of the standard input is its task."""
     task: dict[str, Any] = json.loads(sys.stdin.readline())
-    rank, folder, setting = task["rank"], Path(task["folder"]), Setting(**task["setting"])
+    rank, folder, setting = task["rank"], Path(task["folder"]), ExperimentSetting(**task["setting"])
     die_with_parent()
     os.sched_setaffinity(0, task["cores"])
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     if task["place"]:
-        Place(**task["place"]).enter()
-    result = run(setting, rank, last_iteration(folder), start_disturbance(task, setting), task["disturbed"])
+        CPUPlacement(**task["place"]).move_current_process()
+    result = run_turns(setting, rank, shared_end_iteration(folder), start_disturbance(task, setting), task["disturbed"])
     (folder / f"result{rank}").write_bytes(pickle.dumps(result))
     distributed.destroy_process_group()
 
 
-def start_disturbance(task: dict[str, Any], setting: Setting) -> Bursts | None:
+def start_disturbance(task: dict[str, Any], setting: ExperimentSetting) -> Bursts | None:
     """Start a permanent disturbance of this rank, or return its bursts, which each turn starts."""
     contention = DISTURBANCES[setting.contention]
     if not task["disturbed"] or not (contention.quota or contention.num_hogs):
         return None
     quota = contention.quota
-    switch = Quota(task["place"]["folders"][0], quota) if quota else Hogs(task["hogs"])
-    switch.turn(contention.burst_seconds is None)
+    switch = Quota(task["place"]["folders"][0], quota) if quota else CPUHogs(task["hogs"])
+    switch.set_active(contention.burst_seconds is None)
     return None if contention.burst_seconds is None else Bursts(switch, contention.burst_seconds)
 
 

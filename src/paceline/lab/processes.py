@@ -18,13 +18,13 @@ from paceline.recording.control_group import find_mounts
 
 
 @dataclass(frozen=True)
-class Place:
-    """Place of one worker and its competitors: in the control group of these folders, or on these cores."""
+class CPUPlacement:
+    """Where one worker and its competitors run: in the control group of these folders, or on these cores."""
 
     folders: Sequence[str] = ()
     cores: Sequence[int] = ()
 
-    def enter(self) -> None:
+    def move_current_process(self) -> None:
         """Move the calling process here; with cores, the calling thread and threads that it starts later."""
         for folder in self.folders:
             (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
@@ -75,18 +75,18 @@ class Process:
         self._popen.wait()
 
 
-def wait(processes: Sequence[Process], meanwhile: Callable[[], object] = lambda: None) -> None:
+def wait_for_processes(processes: Sequence[Process], on_poll: Callable[[], object] = lambda: None) -> None:
     """Wait until all processes have done their tasks; raise ``RuntimeError`` with the last output if any fails."""
     while not all(process.status() == 0 for process in processes):
         # All of them: when one worker dies, the others fail as well, and the cause may be in any.
         if failed := [process.last_output() for process in processes if process.status() not in (None, 0)]:
             raise RuntimeError("\n".join(failed))
-        meanwhile()
+        on_poll()
         time.sleep(0.1)
 
 
 @contextmanager
-def quota_place(quota: float, root: str | Path = "/") -> Iterator[Place | None]:
+def quota_placement(quota: float, root: str | Path = "/") -> Iterator[CPUPlacement | None]:
     """Make a control group with a quota for a worker and its competitors; None where this machine lets us make none.
 
     ``quota`` are the cores that they may use together, and ``root`` is the folder that contains ``proc`` and ``sys``.
@@ -99,7 +99,7 @@ def quota_place(quota: float, root: str | Path = "/") -> Iterator[Place | None]:
     name = f"paceline-{os.getpid()}-0"
     folders = list(dict.fromkeys(mounts[kind] / name for kind in ("cpu", "cpuacct", "") if kind in mounts))
     with ExitStack() as made:
-        place: Place | None = None
+        place: CPUPlacement | None = None
         with suppress(OSError):
             if "cpu" not in mounts and "" in mounts:
                 (mounts[""] / "cgroup.subtree_control").write_text("+cpu")
@@ -109,7 +109,7 @@ def quota_place(quota: float, root: str | Path = "/") -> Iterator[Place | None]:
                 made.callback(_remove, folder)
             for setting, value in settings.items() if folders else ():
                 (folders[0] / setting).write_text(str(value))
-            place = Place(folders=[str(folder) for folder in folders]) if folders else None
+            place = CPUPlacement(folders=[str(folder) for folder in folders]) if folders else None
         if place is None:
             made.close()
         yield place

@@ -50,7 +50,7 @@ class MessageHeader:
     step_id: int = -1
     samples: int = 0
     """Samples of a push, or samples assigned in an answer."""
-    numbers: int = 0
+    num_values: int = 0
     """How many numbers follow."""
     wire_dtype_index: int = 0
     """The place of their type in ``WIRE_DTYPES``."""
@@ -69,10 +69,10 @@ def send_tensor(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> No
         dist.send(tensor, peer, group=group)
 
 
-def receive_tensor(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGroup) -> torch.Tensor:
+def receive_tensor(num_values: int, dtype: torch.dtype, peer: int, group: dist.ProcessGroup) -> torch.Tensor:
     """Receive a tensor of this many numbers."""
-    tensor = torch.empty(numbers, dtype=dtype)
-    if numbers:
+    tensor = torch.empty(num_values, dtype=dtype)
+    if num_values:
         dist.recv(tensor, peer, group=group)
     return tensor
 
@@ -87,7 +87,7 @@ SERVER_RANK = 0
 """The rank whose process holds the server."""
 
 OUTCOMES = tuple(Outcome)
-NOTHING_PUSHED = -1
+NO_OUTCOME = -1
 
 
 class LostServerError(RuntimeError):
@@ -105,7 +105,7 @@ class LocalLink:
 
     def pull(self) -> WorkItem:
         self.outcome, self._last_outcome = self._last_outcome, None
-        return self.service.pull(self.worker, into=self._parameter_row)
+        return self.service.pull(self.worker, out=self._parameter_row)
 
     def push(self, stamp: StepToken, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         """Send a gradient; its outcome is known after the next pull."""
@@ -130,25 +130,25 @@ class GlooLink:
     """
 
     def __init__(self, group: dist.ProcessGroup, receive_buffer: torch.Tensor, send_buffer: torch.Tensor) -> None:
-        self.group, self.numbers = group, receive_buffer.numel() - HEADER_FLOATS
+        self.group, self.num_values = group, receive_buffer.numel() - HEADER_FLOATS
         self.outcome: Outcome | None = None
         self._receive_buffer, self.send_buffer = receive_buffer, send_buffer
         self._is_answer_pending = False
 
     def pull(self) -> WorkItem:
-        with _server_answers():
+        with _raise_if_server_lost():
             if not self._is_answer_pending:
-                _send_message(MessageHeader(Request.PULL, numbers=self.numbers), SERVER_RANK, self.group)
+                _send_message(MessageHeader(Request.PULL, num_values=self.num_values), SERVER_RANK, self.group)
             self._is_answer_pending = False
             dist.recv(self._receive_buffer, SERVER_RANK, group=self.group)
             header = MessageHeader.read(self._receive_buffer)
-            if header.numbers != self.numbers:
+            if header.num_values != self.num_values:
                 raise ValueError(
-                    f"the model of this rank has {self.numbers} parameters and that of rank {SERVER_RANK} "
-                    f"{header.numbers}: build the same model on every rank"
+                    f"the model of this rank has {self.num_values} parameters and that of rank {SERVER_RANK} "
+                    f"{header.num_values}: build the same model on every rank"
                 )
             more = receive_tensor(max(header.samples - ROWS_IN_HEADER, 0), torch.int64, SERVER_RANK, self.group)
-        self.outcome = None if header.code == NOTHING_PUSHED else OUTCOMES[header.code]
+        self.outcome = None if header.code == NO_OUTCOME else OUTCOMES[header.code]
         first = _header_view(self._receive_buffer)[HEADER_FIELDS : HEADER_FIELDS + min(header.samples, ROWS_IN_HEADER)]
         rows = torch.cat([first, more]).numpy()
         return WorkItem(
@@ -161,10 +161,12 @@ class GlooLink:
     def push(self, stamp: StepToken, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         wire_dtype_index = list(WIRE_DTYPES.values()).index(gradient.dtype)
         times = round(seconds * NANOS_PER_SECOND), round(comm_seconds * NANOS_PER_SECOND)
-        is_row = gradient.data_ptr() == self.send_buffer[HEADER_FLOATS:].data_ptr() and gradient.numel() == self.numbers
+        is_row = (
+            gradient.data_ptr() == self.send_buffer[HEADER_FLOATS:].data_ptr() and gradient.numel() == self.num_values
+        )
         request = Request.PUSH if is_row else Request.PUSH_SEPARATE
         header = MessageHeader(request, *stamp, samples, gradient.numel(), wire_dtype_index, *times)
-        with _server_answers():
+        with _raise_if_server_lost():
             if is_row:
                 _send_message(header, SERVER_RANK, self.group, self.send_buffer)
             else:
@@ -173,7 +175,7 @@ class GlooLink:
             self._is_answer_pending = True
 
     def is_abandoned(self, stamp: StepToken) -> bool:
-        with _server_answers():
+        with _raise_if_server_lost():
             _send_message(MessageHeader(Request.POLL, *stamp), SERVER_RANK, self.group)
             answer = receive_tensor(HEADER_FLOATS, torch.float32, SERVER_RANK, self.group)
             return bool(MessageHeader.read(answer).samples)
@@ -182,33 +184,37 @@ class GlooLink:
         # The server may be sending a step: as long as nobody takes it, it would not hear of it.
         if self._is_answer_pending and self.pull().ended:
             return
-        with _server_answers():
+        with _raise_if_server_lost():
             _send_message(MessageHeader(Request.LEAVE), SERVER_RANK, self.group)
 
 
 Link = LocalLink | GlooLink
 
 
-def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
+def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, num_values: int) -> None:
     """Serve one worker until it leaves, is lost, or sends an invalid message; others then get its samples."""
-    last, buffer, out = NOTHING_PUSHED, torch.zeros(HEADER_FLOATS + numbers), torch.zeros(HEADER_FLOATS + numbers)
+    last, buffer, out = NO_OUTCOME, torch.zeros(HEADER_FLOATS + num_values), torch.zeros(HEADER_FLOATS + num_values)
     try:
         while True:
             dist.recv(buffer, rank, group=group)  # a header alone leaves the rest of the buffer as it is
             header = MessageHeader.read(buffer)
-            if header.code == Request.PULL and header.numbers != numbers:
-                _send_message(MessageHeader(last, numbers=numbers), rank, group)  # its buffer may be too small for more
-                raise ValueError(f"its model has {header.numbers} parameters, and that of rank {SERVER_RANK} {numbers}")
+            if header.code == Request.PULL and header.num_values != num_values:
+                _send_message(
+                    MessageHeader(last, num_values=num_values), rank, group
+                )  # its buffer may be too small for more
+                raise ValueError(
+                    f"its model has {header.num_values} parameters, and that of rank {SERVER_RANK} {num_values}"
+                )
             gradient = buffer[HEADER_FLOATS:]
             if header.code == Request.PUSH_SEPARATE:
                 # one of the wrong length is refused; one that announces over four times the model is cut off
-                if not 0 <= header.numbers <= 4 * numbers or not 0 <= header.wire_dtype_index < len(WIRE_DTYPES):
+                if not 0 <= header.num_values <= 4 * num_values or not 0 <= header.wire_dtype_index < len(WIRE_DTYPES):
                     raise ValueError(
-                        f"it announced a gradient of {header.numbers} numbers of type {header.wire_dtype_index}, "
-                        f"but the model has {numbers} parameters"
+                        f"it announced a gradient of {header.num_values} numbers of type {header.wire_dtype_index}, "
+                        f"but the model has {num_values} parameters"
                     )
                 dtype = list(WIRE_DTYPES.values())[header.wire_dtype_index]
-                gradient = receive_tensor(header.numbers, dtype, rank, group).float()
+                gradient = receive_tensor(header.num_values, dtype, rank, group).float()
             stamp = StepToken(header.version, header.step_id)
             if header.code in (Request.PUSH, Request.PUSH_SEPARATE):
                 seconds, comm_seconds = header.seconds / NANOS_PER_SECOND, header.comm_seconds / NANOS_PER_SECOND
@@ -217,15 +223,15 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 )
                 last = OUTCOMES.index(verdict.outcome)
             if header.code in (Request.PULL, Request.PUSH, Request.PUSH_SEPARATE):
-                work = service.pull(worker, into=out[HEADER_FLOATS:].numpy())
+                work = service.pull(worker, out=out[HEADER_FLOATS:].numpy())
                 rows = torch.from_numpy(np.ascontiguousarray(work.assigned.indices))
                 _header_view(out)[HEADER_FIELDS : HEADER_FIELDS + len(rows[:ROWS_IN_HEADER])] = rows[:ROWS_IN_HEADER]
                 waited = round(work.waited_seconds * NANOS_PER_SECOND)
-                _send_message(MessageHeader(last, *work.stamp, len(rows), numbers, seconds=waited), rank, group, out)
+                _send_message(MessageHeader(last, *work.stamp, len(rows), num_values, seconds=waited), rank, group, out)
                 send_tensor(rows[ROWS_IN_HEADER:], rank, group)
                 if work.ended:
                     return
-                last = NOTHING_PUSHED
+                last = NO_OUTCOME
             elif header.code == Request.POLL:
                 given_up = service.is_abandoned(worker, stamp)
                 _send_message(MessageHeader(Request.POLL, samples=int(given_up)), rank, group)
@@ -247,7 +253,7 @@ def _send_message(
 
 
 @contextmanager
-def _server_answers() -> Iterator[None]:
+def _raise_if_server_lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:

@@ -126,13 +126,13 @@ class Service:
                 remaining = len(self.server.fleet)
                 logger.warning("%s has left; its samples go to the remaining %d workers", worker, remaining)
 
-    def pull(self, worker: str, into: Vector | None = None) -> WorkItem:
+    def pull(self, worker: str, out: Vector | None = None) -> WorkItem:
         """Return the next step of a worker, after waiting where its scheme says so.
 
-        The parameters go into the array ``into``, ``[P]``, or a new one: fresh pages for a large model cost more than
+        The parameters go into the array ``out``, ``[P]``, or a new one: fresh pages for a large model cost more than
         the copy.
         """
-        work = self._pull(worker, into)
+        work = self._pull(worker, out)
         if work.ended:  # where the last update came of a worker that left, no push has seen it
             self._save_if_due()
         return work
@@ -225,7 +225,7 @@ class Service:
             self._saved_at = self.server.sampler.applied
         return True
 
-    def _pull(self, worker: str, into: Vector | None) -> WorkItem:
+    def _pull(self, worker: str, out: Vector | None) -> WorkItem:
         began, waited_before = time.monotonic(), False
         with self._change_condition:
             while True:
@@ -236,9 +236,9 @@ class Service:
                     waited = time.monotonic() - began if waited_before else 0.0
                     self.waited_seconds[worker] = self.waited_seconds.get(worker, 0.0) + waited
                     self._events += 1
-                    return WorkItem(pulled.stamp, _copy_row(pulled.parameters, into), pulled.assigned, waited)
+                    return WorkItem(pulled.stamp, _copy_row(pulled.parameters, out), pulled.assigned, waited)
                 if self.server.is_finished:
-                    return finished_work(_copy_row(self.server.parameters, into), time.monotonic() - began)
+                    return finished_work(_copy_row(self.server.parameters, out), time.monotonic() - began)
                 waited_before, events = True, self._events
                 # Whoever began a step meanwhile, perhaps with what another thread has just taken back, gets its time.
                 woken = self._change_condition.wait(self._patience)
@@ -292,11 +292,11 @@ class Service:
             ) from self._failure
 
 
-def _copy_row(parameter_row: Vector, into: Vector | None) -> Vector:
-    if into is None:
+def _copy_row(parameter_row: Vector, out: Vector | None) -> Vector:
+    if out is None:
         return parameter_row.copy()
-    np.copyto(into, parameter_row)
-    return into
+    np.copyto(out, parameter_row)
+    return out
 
 
 MAX_LISTED = 3

@@ -118,10 +118,10 @@ class SchedulerCopy:
         self._start = copy.deepcopy((scheduler.state_dict(), group_settings(scheduler.optimizer)))
         self._steps_done = 0
 
-    def step_to(self, applied: int) -> None:
+    def step_to(self, applied_samples: int) -> None:
         """Step the scheduler as often as this number of applied samples requires."""
         # OneCycleLR raises beyond its end; one made for whole batches ends a little before the samples do.
-        due = min(applied // self.samples, getattr(self.scheduler, "total_steps", applied + 1) - 1)
+        due = min(applied_samples // self.samples, getattr(self.scheduler, "total_steps", applied_samples + 1) - 1)
         if due < self._steps_done:
             state, settings = copy.deepcopy(self._start)
             self.scheduler.load_state_dict(state)
@@ -171,17 +171,17 @@ def require_copyable(optimizer: torch.optim.Optimizer, schedule: LearningRateSch
         )
 
 
-def require_unchanged(optimizer: torch.optim.Optimizer, before: GroupSettings) -> None:
+def require_unchanged(optimizer: torch.optim.Optimizer, settings_before: GroupSettings) -> None:
     """Raise a RuntimeError where the groups are no longer those that the server has copied."""
     now = group_settings(optimizer)
     changed = [
         f"{name} from {old[name]} to {new.get(name)}" if name != "params" else "its parameters"
-        for old, new in zip(before, now, strict=False)
+        for old, new in zip(settings_before, now, strict=False)
         for name in old
         if name not in new or not _is_equal(old[name], new[name])
     ]
-    if len(now) != len(before):
-        changed = [f"the number of its groups from {len(before)} to {len(now)}"]
+    if len(now) != len(settings_before):
+        changed = [f"the number of its groups from {len(settings_before)} to {len(now)}"]
     if changed:
         raise RuntimeError(
             f"the optimizer changed ({changed[0]}), and its copy at the server does not: leave the optimizer and its "

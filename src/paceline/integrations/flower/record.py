@@ -27,10 +27,10 @@ class ClientMeasurement:
     memory: float = math.nan
     device: str = ""
 
-    def statement(self, name: str) -> float | str | None:
+    def client_property(self, name: str) -> float | str | None:
         """Return the client's statement about its ``data``, ``memory`` or ``devices``; ``None`` if it made none.
 
-        >>> [ClientMeasurement(data=600.0).statement(name) for name in ("data", "memory", "devices")]
+        >>> [ClientMeasurement(data=600.0).client_property(name) for name in ("data", "memory", "devices")]
         [600.0, None, None]
         """
         if name == "devices":

@@ -79,7 +79,7 @@ class Reply:
 
     client: str
     node: int
-    measured: ClientMeasurement
+    measurement: ClientMeasurement
     failed: bool
     out_of_memory: bool
 
@@ -103,7 +103,7 @@ def first_replies(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
     return list(found.values())
 
 
-def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
+def correct_weights(messages: Sequence[Any], key: str) -> list[str]:
     """Correct the weights of replies that count samples processed instead of samples held; return their clients.
 
     A client whose weight is the number of samples of its local steps would count the more, the larger its batch: the
@@ -235,9 +235,9 @@ class BalancedStrategy:
         """Learn from the replies, and return what the wrapped strategy makes of them."""
         messages = list(replies)
         if self.balancer is not None and self.plan is not None:
-            self._learn(self.balancer, self.plan, messages)
+            self._update_balancer(self.balancer, self.plan, messages)
         key = getattr(self.strategy, "weighted_by_key", None)
-        if key is not None and (corrected := weight_by_data(messages, key)):
+        if key is not None and (corrected := correct_weights(messages, key)):
             self._warn_once(
                 "weights",
                 f"{key!r} of client {join_names(corrected)} was the number of samples processed, by which fast "
@@ -284,15 +284,15 @@ class BalancedStrategy:
         about = message.metadata
         return Message(content, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id)
 
-    def _learn(self, balancer: FederatedBalancer, plan: RoundPlan, messages: list[Any]) -> None:
+    def _update_balancer(self, balancer: FederatedBalancer, plan: RoundPlan, messages: list[Any]) -> None:
         replies = first_replies(plan, messages)
         self._join_clients(balancer, replies)
         elapsed = self._grid.elapsed if self._grid is not None and self._is_deployed else None
         waited = time.monotonic() - self._round_began
         report = RoundReport(
             clients=[reply.client for reply in replies],
-            samples=[reply.measured.samples for reply in replies],
-            seconds=[reply.measured.seconds for reply in replies],
+            samples=[reply.measurement.samples for reply in replies],
+            seconds=[reply.measurement.seconds for reply in replies],
             elapsed=None if elapsed is None else [elapsed.get(reply.node, math.nan) for reply in replies],
             failed=[reply.failed for reply in replies],
             out_of_memory=[reply.out_of_memory for reply in replies],
@@ -313,10 +313,10 @@ class BalancedStrategy:
 
     def _join_clients(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
         for name in ("data", "memory", "devices"):
-            measured = {reply.client: reply.measured.statement(name) for reply in replies}
+            measured = {reply.client: reply.measurement.client_property(name) for reply in replies}
             known = {client: value for client, value in measured.items() if value is not None}
             balancer.join(list(known), **{name: list(known.values())})  # type: ignore[arg-type]
-        mute = [reply.client for reply in replies if np.isnan(reply.measured.seconds) and not reply.failed]
+        mute = [reply.client for reply in replies if np.isnan(reply.measurement.seconds) and not reply.failed]
         if mute:
             self._warn_once(
                 "mute",
