@@ -93,7 +93,10 @@ def convert_to_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "
         if moment and name in (*REQUIRED_COLUMNS, "comm_seconds", "wait_seconds"):
             raise ValueError(f"column {name!r} must hold numbers or durations, got dates ({column.dtype})")
         if span and name in ("worker", "iteration", "samples", "start"):
-            raise ValueError(f"column {name!r} must not hold durations, got {column.dtype}")
+            wanted = "names" if name == "worker" else "numbers"
+            raise ValueError(
+                f"column {name!r} must hold {wanted}, got durations ({column.dtype}): is it another column?"
+            )
         if moment:
             found[name] = (pd.to_datetime(column, utc=True) - datetime(1970, 1, 1, tzinfo=UTC)).dt.total_seconds()
         elif span:

@@ -83,7 +83,7 @@ def speed_from_usage(
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsageLayout:
+class UsageDescription:
     """The content of the rows of a usage format: covariates with their units, in the order of the values.
 
     Rows of a worker within one ``period``, in seconds, are averaged. Times count from 1970 (UTC) or from the start of
@@ -107,7 +107,7 @@ class UsageRows(NamedTuple):
 def iter_usage_traces(
     paths: Sequence[Path],
     blocks: Iterable[UsageRows],
-    layout: UsageLayout,
+    description: UsageDescription,
     row_counts: RowCounts,
     *,
     period: float | None = None,
@@ -116,7 +116,7 @@ def iter_usage_traces(
     """Yield traces that only have covariates: one for a small file, or one for each group of workers that fits."""
     import pyarrow as pa
 
-    step = layout.period if period is None else float(period)
+    step = description.period if period is None else float(period)
     if not (np.isfinite(step) and step > 0):
         raise ValueError(f"period must be a positive number of seconds, got {period}")
     path = paths[0]
@@ -125,7 +125,7 @@ def iter_usage_traces(
     count = min(1 + size // (8 << 20), 200)
     with TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
         files = [Path(folder) / f"{bucket}.arrow" for bucket in range(count)]
-        names = _fill_buckets(path, blocks, files, layout, row_counts, workers)
+        names = _fill_buckets(path, blocks, files, description, row_counts, workers)
         if not names:
             raise ValueError(
                 f"{path} has no row left with a worker and a time: check which columns hold them; dropped: "
@@ -140,14 +140,14 @@ def iter_usage_traces(
             for group in groups:
                 part += 1
                 job = path.name.split(".")[0] + ("" if count == len(groups) == 1 else f"-part{part}")
-                yield _make_trace(job, group, names, step, layout, row_counts)
+                yield _make_trace(job, group, names, step, description, row_counts)
 
 
 def _fill_buckets(
     path: Path,
     blocks: Iterable[UsageRows],
     files: Sequence[Path],
-    layout: UsageLayout,
+    description: UsageDescription,
     row_counts: RowCounts,
     workers: Sequence[str] | None,
 ) -> list[str]:
@@ -159,7 +159,7 @@ def _fill_buckets(
     import pyarrow as pa
 
     numbers: dict[str, int] = {}
-    floats = [(str(d), pa.float64()) for d in range(len(layout.covariates))]
+    floats = [(str(d), pa.float64()) for d in range(len(description.covariates))]
     schema = pa.schema([("worker", pa.int64()), ("time", pa.float64()), *floats])
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with ExitStack() as stack:
@@ -218,7 +218,12 @@ def _split_by_size(path: Path, rows: pd.DataFrame, period: float) -> Iterator[pd
 
 
 def _make_trace(
-    job: str, rows: pd.DataFrame, worker_names: Sequence[str], period: float, layout: UsageLayout, row_counts: RowCounts
+    job: str,
+    rows: pd.DataFrame,
+    worker_names: Sequence[str],
+    period: float,
+    description: UsageDescription,
+    row_counts: RowCounts,
 ) -> Trace:
     worker_W, column_N = np.unique(rows["worker"], return_inverse=True)
     origin = np.floor(rows["time"].min() / period) * period
@@ -229,20 +234,21 @@ def _make_trace(
     panel_TWD[mean_GD.index.get_level_values(0), mean_GD.index.get_level_values(1)] = mean_GD
     none_TW = np.full(shape, np.nan)
     row_counts.count_changed("rows were averaged with others of their period", len(rows) - len(mean_GD))
-    start_TW = origin + period * np.arange(shape[0])[:, None] + np.zeros(shape) if layout.since_1970 else None
+    beginning = "1970 (UTC)" if description.since_1970 else "the beginning of the set"
+    start_TW = origin + period * np.arange(shape[0])[:, None] + np.zeros(shape) if description.since_1970 else None
     return Trace(
         samples=none_TW,
         seconds=none_TW,
         start=start_TW,
         covariates=panel_TWD,
-        covariate_names=list(layout.covariates),
+        covariate_names=list(description.covariates),
         workers=[worker_names[int(number)] for number in worker_W],
         meta={
-            **layout.meta,
+            **description.meta,
             "job": job,
-            "units": "; ".join(f"{name}: {unit}" for name, unit in layout.covariates.items()),
+            "units": "; ".join(f"{name}: {unit}" for name, unit in description.covariates.items()),
             "period_seconds": f"{period:g}",
-            "first_time": f"{origin:.17g} s since {'1970 (UTC)' if layout.since_1970 else 'the beginning of the set'}",
+            "first_time": f"{origin:.17g} s since {beginning}",
             **row_counts.to_meta(),
         },
     )

@@ -200,7 +200,7 @@ class ARIMA(FleetPredictor):
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         models, rows = self._stack_fleet_models(), self.state
-        standard_WD = self._standardize(covariates_WD, models.range_2WD)
+        standard_WD = self._standardize_covariates(covariates_WD, models.range_2WD)
         value_W = np.log(speed_W) if self.log_speed else speed_W
         error_W = value_W - (standard_WD * models.covariates_WD).sum(axis=1)
         seen_W = np.isfinite(error_W)
@@ -215,13 +215,13 @@ class ARIMA(FleetPredictor):
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         models = self._stack_fleet_models()
-        effect_W = (self._standardize(covariates_WD, models.range_2WD) * models.covariates_WD).sum(axis=1)
+        effect_W = (self._standardize_covariates(covariates_WD, models.range_2WD) * models.covariates_WD).sum(axis=1)
         regular_W = self._worker_constants(models) + effect_W
         value_W = regular_W + models.space.forecast(self.state["state"], horizon)
         speed_W = speed_from_log(value_W) if self.log_speed else value_W
         return np.where(self.state["seen"] > 0, speed_W, np.nan)
 
-    def _standardize(self, covariates_WD: Array, range_2WD: Array) -> Array:
+    def _standardize_covariates(self, covariates_WD: Array, range_2WD: Array) -> Array:
         """Return the covariates in standard deviations, within what the worker showed when it was fitted.
 
         A coefficient of a covariate that hardly moved then means nothing far outside. A missing covariate keeps its

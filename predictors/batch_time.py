@@ -231,7 +231,7 @@ class BatchTime(NestedPredictor):
         devices, curves = state.get("devices", ()), state.get("curves", np.empty((0, len(CURVE_FIELDS))))
         if np.shape(curves) != (len(devices), len(CURVE_FIELDS)):
             raise ValueError(
-                f"the saved curves must hold {CURVE_FIELDS} for each of {len(devices)} devices, got the shape "
+                f"the fitted curves must hold {CURVE_FIELDS} for each of {len(devices)} devices, got the shape "
                 f"{np.shape(curves)}: {DAMAGED}"
             )
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}

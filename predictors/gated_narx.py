@@ -231,12 +231,14 @@ class GatedNARX(Network):
         last_W = worker_states["memory"][:, 0]
         if not self.weights_:
             return last_W
-        inputs_WF, references_WR, unit_W = gate_inputs(worker_states, *self._standardize(worker_states, covariates_WD))
+        inputs_WF, references_WR, unit_W = gate_inputs(
+            worker_states, *self._standardize_covariates(worker_states, covariates_WD)
+        )
         change_W = gated_layer(self.weights_, inputs_WF, references_WR, unit_W)
         expected_W = last_W + running_scale(worker_states) * change_W
         return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEED_RANGE[0]), LOG_SPEED_RANGE[1]))
 
-    def _standardize(self, worker_states: WorkerStates, covariates_WD: Array) -> tuple[Array, Array]:
+    def _standardize_covariates(self, worker_states: WorkerStates, covariates_WD: Array) -> tuple[Array, Array]:
         """Return covariates to serve with, as `_compute_standardized` does; none where no covariate was ever known."""
         scaled, past_WQ = self._cached_standardized, worker_states["past_covariates"]
         # The forecast asked for the same, and learning asks again.
@@ -260,7 +262,7 @@ class GatedNARX(Network):
         return np.where(missing_WD, before_WD, standard_WD), known_WD
 
     def _advance(self, worker_states: WorkerStates, log_speed_W: Array, covariates_WD: Array) -> WorkerStates:
-        return advance_memory(worker_states, log_speed_W, *self._standardize(worker_states, covariates_WD))
+        return advance_memory(worker_states, log_speed_W, *self._standardize_covariates(worker_states, covariates_WD))
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         return super().fit_streamed(traces, replace(fit_options, warm_start=fit_options.warm_start or self.pretrained))

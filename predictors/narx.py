@@ -128,7 +128,7 @@ class NARX(Network):
 
     def _advance(self, worker_states: WorkerStates, log_speed_W: Array, covariates_WD: Array) -> WorkerStates:
         """Return the state one iteration later; a worker that did not report keeps its past speeds and averages."""
-        standard_WD = self._standardize(worker_states, covariates_WD)
+        standard_WD = self._standardize_covariates(worker_states, covariates_WD)
         change_W = np.abs(log_speed_W - worker_states["log_speed"][:, 0])
         # The newest change weighs 5% in a worker's running scale.
         smoothed_W = worker_states["scale"] + 0.05 * (change_W - worker_states["scale"])
@@ -160,7 +160,7 @@ class NARX(Network):
     def _inputs(self, worker_states: dict[str, Array], covariates_WD: Array) -> Array:
         """Return what the linear path sees, all of it in running scales, then the covariates now and in the past."""
         log_speed_WP, past_WQD, count = worker_states["log_speed"], worker_states["past_covariates"], len(covariates_WD)
-        standard_WD, last_W1 = self._standardize(worker_states, covariates_WD), log_speed_WP[:, :1]
+        standard_WD, last_W1 = self._standardize_covariates(worker_states, covariates_WD), log_speed_WP[:, :1]
         above_WVS = np.concatenate([last_W1, standard_WD], axis=1)[:, :, None] - worker_states["averages"]
         moves = (last_W1 - log_speed_WP[:, 1:], above_WVS.reshape(count, -1), standard_WD - past_WQD[:, 0])
         moves_WL = np.concatenate(moves, axis=1) / running_scale(worker_states)[:, None]
@@ -170,7 +170,7 @@ class NARX(Network):
         np.clip(past_WP, -20.0, 20.0, out=past_WP)
         return np.concatenate([moves_WL, standard_WD, past_WQD.reshape(count, -1)], axis=1)
 
-    def _standardize(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
+    def _standardize_covariates(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
         """Return the covariates in deviations from their mean; a missing one keeps its previous value."""
         if not self.covariate_names_:
             return covariates_WD

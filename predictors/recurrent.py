@@ -74,9 +74,9 @@ class RecurrentPredictor(Network):
     def _inputs(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
         """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""
         change_W = np.arcsinh(worker_states["change"] / running_scale(worker_states))
-        return np.concatenate([change_W[:, None], self._standardize(worker_states, covariates_WD)], axis=1)
+        return np.concatenate([change_W[:, None], self._standardize_covariates(worker_states, covariates_WD)], axis=1)
 
-    def _standardize(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
+    def _standardize_covariates(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
         # clipped at 4 standard deviations: the network was not fitted farther out
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -4.0, 4.0)
         return np.where(np.isnan(standard_WD), worker_states["last_covariates"], standard_WD)
@@ -97,7 +97,7 @@ class RecurrentPredictor(Network):
         for name, new in later.items():
             seen_W = np.isfinite(log_speed_W if new.ndim == 1 else log_speed_W[:, None])
             later[name] = np.where(seen_W, new, worker_states[name])
-        return worker_states | later | {"last_covariates": self._standardize(worker_states, covariates_WD)}
+        return worker_states | later | {"last_covariates": self._standardize_covariates(worker_states, covariates_WD)}
 
     def _fit_weights(self, windows: Windows, fit_options: FitOptions) -> dict[str, Array]:
         from paceline.predictors.torch_fit import fit_recurrent

@@ -29,7 +29,7 @@ from paceline.datasets.io import (
 from paceline.datasets.parquet import read_table
 from paceline.datasets.restarts import continue_steps, number_row_runs
 from paceline.datasets.trace import Trace
-from paceline.datasets.usage import UsageLayout, UsageRows, iter_usage_traces
+from paceline.datasets.usage import UsageDescription, UsageRows, iter_usage_traces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 
 def _read_usage(
-    iter_rows: Callable[[UsageLayout, Path, RowCounts], Iterator[UsageRows]],
-    layout: UsageLayout,
+    iter_rows: Callable[[UsageDescription, Path, RowCounts], Iterator[UsageRows]],
+    description: UsageDescription,
     paths: Sequence[Path],
     *,
     period: float | None = None,
@@ -47,8 +47,8 @@ def _read_usage(
 ) -> Iterator[Trace]:
     """Yield the usage of workers; the files of one job are parts of one set."""
     row_counts = RowCounts()
-    blocks = (block for path in paths for block in iter_rows(layout, path, row_counts))
-    yield from iter_usage_traces(paths, blocks, layout, row_counts, period=period, workers=workers)
+    blocks = (block for path in paths for block in iter_rows(description, path, row_counts))
+    yield from iter_usage_traces(paths, blocks, description, row_counts, period=period, workers=workers)
 
 
 ALIBABA_MACHINES = {
@@ -72,10 +72,10 @@ ALIBABA_CONTAINERS = {
 
 
 def _iter_alibaba_rows(
-    id_columns: Sequence[str], layout: UsageLayout, path: Path, row_counts: RowCounts
+    id_columns: Sequence[str], description: UsageDescription, path: Path, row_counts: RowCounts
 ) -> Iterator[UsageRows]:
     """Yield blocks of rows; the files have no header, but some copies of them have one."""
-    covariates = list(layout.covariates)
+    covariates = list(description.covariates)
     names = [*id_columns, "time_stamp", *covariates]
     columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
     has_header = parse_header(read_head(path))[:1] == names[:1]
@@ -90,7 +90,7 @@ def _iter_alibaba_rows(
 
 def _alibaba_format(table: str, id_columns: Sequence[str], covariates: dict[str, str]) -> Format:
     names = [*id_columns, "time_stamp", *covariates]
-    layout = UsageLayout(
+    description = UsageDescription(
         covariates=covariates, period=10.0, meta={"source": "github.com/alibaba/clusterdata, cluster-trace-v2018"}
     )
     return Format(
@@ -99,7 +99,7 @@ def _alibaba_format(table: str, id_columns: Sequence[str], covariates: dict[str,
         files=f"{table}.csv without a header",
         provides="usage",
         tested_on=SYNTHETIC_FILES,
-        read=partial(_read_usage, partial(_iter_alibaba_rows, id_columns), layout),
+        read=partial(_read_usage, partial(_iter_alibaba_rows, id_columns), description),
         matches=lambda path, head: (
             (first := parse_header(head)) == names or (path.name.startswith(table) and len(first) == len(names))
         ),
@@ -159,11 +159,11 @@ GOOGLE_COVARIATES = {
 }
 
 
-def _iter_google_rows(layout: UsageLayout, path: Path, row_counts: RowCounts) -> Iterator[UsageRows]:
+def _iter_google_rows(description: UsageDescription, path: Path, row_counts: RowCounts) -> Iterator[UsageRows]:
     """Yield the usage of instances; a worker is ``<collection_id>/<instance_index>``."""
     import pandas as pd
 
-    names = ["start_time", *layout.covariates]
+    names = ["start_time", *description.covariates]
     lines = (numbered for numbered in numbered_lines(path) if numbered[1].strip())
     while block := list(islice(lines, 50_000)):
         workers, values = [], []
@@ -357,7 +357,7 @@ FORMATS = (
         read=partial(
             _read_usage,
             _iter_google_rows,
-            UsageLayout(
+            UsageDescription(
                 covariates=GOOGLE_COVARIATES,
                 period=300.0,
                 meta={"source": "github.com/google/cluster-data, ClusterData2019", "licence": "CC BY 4.0"},

@@ -29,7 +29,7 @@ from paceline.datasets.io import (
     seconds_since_1970,
 )
 from paceline.datasets.trace import Trace
-from paceline.datasets.usage import UsageLayout, UsageRows, iter_usage_traces
+from paceline.datasets.usage import UsageDescription, UsageRows, iter_usage_traces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,11 +127,13 @@ def read_sar(paths: Sequence[Path], *, period: float | None = None) -> Iterator[
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
         row_counts = RowCounts()
-        for rows, layout in _iter_sar_parts(path, row_counts):
-            yield from iter_usage_traces([path], [rows], layout, row_counts, period=period)
+        for rows, description in _iter_sar_parts(path, row_counts):
+            yield from iter_usage_traces([path], [rows], description, row_counts, period=period)
 
 
-def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRow]) -> tuple[UsageRows, UsageLayout]:
+def _parse_sar_part(
+    path: Path, header: Sequence[str], rows: Sequence[NumberedRow]
+) -> tuple[UsageRows, UsageDescription]:
     import pandas as pd
 
     devices = [name for name in header[3:4] if not name.startswith("%") and name.isupper()]
@@ -145,15 +147,15 @@ def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRo
     values_ND = _parse_numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
     interval_N = np.abs(_parse_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
     usage = UsageRows(pd.Series(worker), time_N, values_ND)
-    layout = UsageLayout(
+    description = UsageDescription(
         covariates=dict.fromkeys(names, "as sar names it"),
         period=float(np.median(np.where(interval_N > 0, interval_N, 1.0))),
         since_1970=True,
     )
-    return usage, layout
+    return usage, description
 
 
-def _iter_sar_parts(path: Path, row_counts: RowCounts) -> Iterator[tuple[UsageRows, UsageLayout]]:
+def _iter_sar_parts(path: Path, row_counts: RowCounts) -> Iterator[tuple[UsageRows, UsageDescription]]:
     header: list[str] = []
     rows: list[NumberedRow] = []
     has_part = False

@@ -45,8 +45,8 @@ def test_a_missing_time_is_no_report():
             pd.to_datetime(["2024-01-01", "2024-01-02"]),
             "'seconds' must hold numbers or durations, got dates",
         ),
-        ("samples", pd.to_timedelta(["1s", "2s"]), "'samples' must not hold durations"),
-        ("start", pd.to_timedelta(["1s", "2s"]), "'start' must not hold durations"),
+        ("samples", pd.to_timedelta(["1s", "2s"]), "'samples' must hold numbers, got durations"),
+        ("start", pd.to_timedelta(["1s", "2s"]), "'start' must hold numbers, got durations"),
         ("start", [1_700_000_000, 1_700_000_000_000_000_000], r"row 1 holds .*after the year 2100; name its unit"),
     ],
 )

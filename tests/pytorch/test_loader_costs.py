@@ -185,7 +185,7 @@ import os
 os.environ["HF_HOME"] = os.getcwd()
 import datasets
 from paceline.torch.costs import read_numbers
-from paceline.torch.agreement import dataset_checksum
+from paceline.torch.setup_checks import dataset_checksum
 
 class Unread(datasets.Dataset):
     def __getitem__(self, key):

@@ -224,7 +224,7 @@ def refused(rank):
     loader = BalancedLoader(range(100), GLOBAL_BATCH)
     ddp = DistributedDataParallel(model)
     fewer = BalancedLoader(range(100), GLOBAL_BATCH, rank=0, world_size=1)
-    module = sys.modules["paceline.torch.agreement"]
+    module = sys.modules["paceline.torch.setup_checks"]
     errors = []
 
     def refuse(call):

@@ -38,7 +38,7 @@ PROBE_STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeResult:
     """Result of a probing run: how much samples, ranks and micro-batches count in its gradients."""
 
     repeat_deviation: float  # relative deviation of two steps that hold the same
@@ -123,7 +123,7 @@ def measure_probe(
     part_sizes: tuple[dict[str, int], ...],
     *,
     weight_by_size: bool,
-) -> Probe:
+) -> ProbeResult:
     """Return what the gradients of the probing steps show; ``weight_by_size`` if batches are to count by their size."""
     base = gradient_by_step["own"]
     control = float(np.abs(gradient_by_step["own again"] - base).max(initial=0) / (np.abs(base).max(initial=0) or 1))
@@ -136,7 +136,7 @@ def measure_probe(
         mixture_weights(gradient_by_step[name], gradient_by_step["x"], gradient_by_step["y"])
         for name in ("rank", "micro")
     )
-    return Probe(
+    return ProbeResult(
         repeat_deviation=control,
         mixture_residual=max(fit[2] for fit in fits),
         mixture_shares=(_share_of_first(fits[0]), _share_of_first(fits[1])),
@@ -177,7 +177,7 @@ def mixture_weights(mixture: Array, first: Array, second: Array) -> tuple[float,
     return float(factors[0]), float(factors[1]), float(np.linalg.norm(rest) / (np.linalg.norm(mixture) or 1))
 
 
-def explain_shares(probe: Probe, tolerance: float) -> str:
+def explain_shares(probe: ProbeResult, tolerance: float) -> str:
     """Return which property of the samples explains the measured weights, such as the labels that count."""
     if any(abs(share - 0.5) > 0.5 - 1e-9 for share in probe.mixture_shares):
         return "samples without any loss term leave the others the whole weight"
@@ -195,13 +195,13 @@ def explain_shares(probe: Probe, tolerance: float) -> str:
     return ""
 
 
-ProbeResults = tuple[Probe | None, Probe | None, bool]
+ProbeResultSet = tuple[ProbeResult | None, ProbeResult | None, bool]
 """What the gradients show that optimizers use, and those that backward() left; and whether the latter are summed."""
 
 
-def find_cause(audit: Audit, difference: compare.RunDifference, *, one_process: bool = False) -> AuditVerdict:
+def find_cause(audit: Audit, difference: compare.RunDifference, *, in_one_process: bool = False) -> AuditVerdict:
     """Make the probing run, and return the verdict that it leads to."""
-    probe, raw, summed = _run_probes(audit, one_process=one_process)
+    probe, raw, summed = _run_probes(audit, in_one_process=in_one_process)
     if audit.is_random and (probe is None or probe.repeat_deviation > 100 * audit.tolerance):
         return audit.inconclusive_verdict(Cause.CHANCE)
     if probe is None:
@@ -218,7 +218,7 @@ def find_cause(audit: Audit, difference: compare.RunDifference, *, one_process: 
         probe = raw
     if probe.mixture_residual > fine or (probe.has_ignored_sample and not filter_detail):
         if hooks := facts.get("hooks"):
-            without, _, _ = _run_probes(audit, one_process=one_process, hooks=False)
+            without, _, _ = _run_probes(audit, in_one_process=in_one_process, hooks=False)
             if without is None:
                 return audit.not_exact_verdict(Cause.UNKNOWN, difference)
             if without.mixture_residual <= fine and not without.has_ignored_sample:
@@ -245,7 +245,7 @@ def find_cause(audit: Audit, difference: compare.RunDifference, *, one_process: 
     return _verdict_without_probe_evidence(audit, difference, filter_detail)
 
 
-def _carried_state_verdict(audit: Audit, difference: compare.RunDifference, probe: Probe) -> AuditVerdict:
+def _carried_state_verdict(audit: Audit, difference: compare.RunDifference, probe: ProbeResult) -> AuditVerdict:
     """Return the verdict on a script whose gradient of the same samples depends on the steps before."""
     first = max(difference.steps[0].values(), default=0.0) if difference.steps else 0.0
     if first > audit.tolerance:  # before anything was carried
@@ -288,7 +288,7 @@ def find_one_process_cause(
     factor = float(ours @ theirs / (theirs @ theirs or 1))
     ranks = len(audit.first_run.records)
     if np.abs(ours - factor * theirs).max(initial=0) > 100 * audit.tolerance * np.abs(ours).max(initial=0):
-        return find_cause(audit, difference, one_process=True)
+        return find_cause(audit, difference, in_one_process=True)
     detail = f"{factor:.4g} times that of one process"
     if abs(factor - 1 / ranks) < 0.01 / ranks:
         return audit.not_exact_verdict(Cause.SUM, difference, detail)
@@ -314,18 +314,18 @@ def find_size_cause(audit: Audit, difference: compare.RunDifference) -> AuditVer
 
 
 def _run_probes(
-    audit: Audit, *, one_process: bool = False, hooks: bool = True, step_names: Sequence[str] = PROBE_STEPS
-) -> ProbeResults:
+    audit: Audit, *, in_one_process: bool = False, hooks: bool = True, step_names: Sequence[str] = PROBE_STEPS
+) -> ProbeResultSet:
     """Make all probing steps, as many in one run as an epoch has."""
     plan_for, batches_per_step, epoch, sizes, counts = (
         _plan_balanced_probe if audit.balanced_loaders else _plan_plain_probe
-    )(audit, one_process, step_names)
+    )(audit, in_one_process, step_names)
     vector_by_step: dict[str, Array] = {}
     raw: list[dict[str, Array]] = [{}, {}]  # of the first and the last rank
     many = min(max(epoch, 1), len(PROBE_STEPS))
     for first in range(0, len(PROBE_STEPS) if counts else 0, many):
         step_range = range(first, min(first + many, len(PROBE_STEPS)))
-        run = audit.run(replace(plan_for(step_range), hooks=hooks), one_process)
+        run = audit.run(replace(plan_for(step_range), hooks=hooks), in_one_process)
         names = [PROBE_STEPS[number] for number in step_range]
         vectors = None if run.error or not run.records else probe_gradients(run.records[0], names, batches_per_step)
         if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
@@ -347,11 +347,11 @@ ProbePlan = tuple[Callable[[range], AuditPlan], dict[str, int], int, list[list[i
 """Plan of some probing steps, batches of each step on every stream, steps of an epoch, sizes, and counts of x, y, z."""
 
 
-def _plan_plain_probe(audit: Audit, one_process: bool, step_names: Sequence[str]) -> ProbePlan:
+def _plan_plain_probe(audit: Audit, in_one_process: bool, step_names: Sequence[str]) -> ProbePlan:
     assigned, counts = arrange_probe(audit.first_run.records, step_names)
     batches_per_step = {name: len(batches) // len(PROBE_STEPS) for name, batches in assigned.items()}
     main = max(assigned, key=lambda name: sum(len(refs) for row in assigned[name] for refs in row))
-    if one_process:
+    if in_one_process:
         assigned = {name: [[[ref for refs in row for ref in refs]] for row in rows] for name, rows in assigned.items()}
     sizes = [[len(refs) for refs in row] for row in assigned[main][: batches_per_step[main]]]
     lengths = audit.first_run.records[0].facts.get("lengths", {})
@@ -369,7 +369,7 @@ def _plan_plain_probe(audit: Audit, one_process: bool, step_names: Sequence[str]
     return plan_for, batches_per_step, min(known, default=len(PROBE_STEPS)), sizes, counts
 
 
-def _plan_balanced_probe(audit: Audit, one_process: bool, step_names: Sequence[str]) -> ProbePlan:
+def _plan_balanced_probe(audit: Audit, in_one_process: bool, step_names: Sequence[str]) -> ProbePlan:
     loader_facts, row = audit.balanced_loaders[0], _full_batch_sizes(audit)
     candidates = loader_facts["candidates"] if row else []
     chosen = (

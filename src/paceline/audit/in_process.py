@@ -93,7 +93,7 @@ class SimulatedRanks:
         }
         self.find_parameters = not self.parameters
 
-    def __call__(self, plan: AuditPlan, one_process: bool) -> AuditRun:
+    def __call__(self, plan: AuditPlan, in_one_process: bool) -> AuditRun:
         """Compute every step of a plan; a run of one process has all its samples on one rank already."""
         placed = (plan.arrangement or {}).get(ROWS_STREAM) or [
             [[(rank, number, place) for place in range(share)] for rank in range(self.num_ranks)]

@@ -46,13 +46,13 @@ class Launcher:
         self.command, self.folder, self.timeout, self.report = list(command), folder, timeout, report
         self.runs, self.longest_seconds = 0, 0.0
 
-    def __call__(self, plan: AuditPlan, one_process: bool) -> AuditRun:
+    def __call__(self, plan: AuditPlan, in_one_process: bool) -> AuditRun:
         """Run the command by a plan, as one process if that is asked for."""
-        command = one_process_command(self.command) if one_process else self.command
+        command = one_process_command(self.command) if in_one_process else self.command
         if command is None:
             return AuditRun([], error=UNKNOWN_PROCESS_COUNT)
         self.runs += 1
-        self.report(f"run {self.runs}" + (", as one process" if one_process else ""))
+        self.report(f"run {self.runs}" + (", as one process" if in_one_process else ""))
         folder = self.folder / str(self.runs)
         folder.mkdir()
         (folder / "plan").write_bytes(pickle.dumps(plan))

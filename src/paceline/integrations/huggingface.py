@@ -253,7 +253,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
             or self._loader_sizes != sizes
         ):
             raise_for_ignored_options(self, BalancedTrainerMixin)
-            self._trainer_loader = TrainerLoader(self._make_loader(), self._on_epoch_start, self._batch_to_device)
+            self._trainer_loader = TrainerLoader(self._make_loader(), self._prepare_to_attach, self._batch_to_device)
             self._loader_dataset, self._loader_sizes = self.train_dataset, sizes
         arguments.ignore_data_skip = True  # a resumed loader continues at its saved place by itself
         return self._trainer_loader
@@ -342,7 +342,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         send: Any = import_module("accelerate.utils").send_to_device
         return send(batch, accelerator.device, non_blocking=getattr(accelerator, "non_blocking", False))
 
-    def _on_epoch_start(self) -> None:
+    def _prepare_to_attach(self) -> None:
         """Prepare to attach at the first batch of a training; batches taken before training need no balance."""
         assert self._trainer_loader is not None
         if not self.is_in_train or self._is_attached:

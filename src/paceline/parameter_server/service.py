@@ -21,7 +21,7 @@ from paceline._text import count, join_names
 from paceline.coordinator.asynchronous.epoch_sampler import EMPTY_BATCH
 from paceline.coordinator.asynchronous.optimizer import Vector
 from paceline.coordinator.asynchronous.server import WASTED_OUTCOMES, Outcome, Pulled, Server, Verdict
-from paceline.coordinator.asynchronous.staleness import StalenessReport
+from paceline.coordinator.asynchronous.stragglers import StalenessReport
 from paceline.coordinator.asynchronous.workers import StepToken
 from paceline.recording.records import Round
 

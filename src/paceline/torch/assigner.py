@@ -1,4 +1,7 @@
-"""Say which rank takes which samples of an epoch, each sample once. Axes: W ranks, F features."""
+"""Say which rank takes which samples of an epoch, each sample once, also after resuming on another number of ranks.
+
+Axes: W ranks, F features.
+"""
 
 from __future__ import annotations
 
@@ -341,7 +344,7 @@ class BufferAssigner(EpochAssigner):
 
     def samples_to_load(self, requested_end: int) -> tuple[SampleIndices, int]:
         """Return the next samples of the buffer, up to the end of a batch; their count begins with the loop."""
-        buffer, size = self.buffers[self.rank], self._rank_batch.local(self.rank)
+        buffer, size = self.buffers[self.rank], self._rank_batch.local_samples(self.rank)
         # What came back from another rank can be taken without having been asked for again.
         first = max(0, min(requested_end, self._reach) - self._consumed)
         self._reach = self._consumed + len(buffer)
@@ -354,13 +357,13 @@ class BufferAssigner(EpochAssigner):
 
     def settled_samples(self) -> SampleIndices:
         """Return this rank's part of the next batch: the rest of its buffer stays."""
-        return self.buffers[self.rank][: self._rank_batch.local(self.rank)]
+        return self.buffers[self.rank][: self._rank_batch.local_samples(self.rank)]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
         sizes_W = self._rank_batch.sizes
         self.batches += 1
-        self._consumed += self._rank_batch.local(self.rank)
+        self._consumed += self._rank_batch.local_samples(self.rank)
         self.buffers = [buffer[size:] for buffer, size in zip(self.buffers, sizes_W.tolist(), strict=True)]
         self.remaining -= self._rank_batch.total
         self.digest = zlib.crc32(sizes_W.astype("<i8").tobytes(), self.digest)

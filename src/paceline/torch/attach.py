@@ -19,13 +19,13 @@ from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import QuotaTracker
 from paceline.recording.covariates import Covariate
 from paceline.recording.torch.busy_time import BusyTimer, CPUEvents, choose_events
-from paceline.torch.agreement import collect_facts, different_data_warning, require_agreement
 from paceline.torch.balance import Balance, LossScaling
 from paceline.torch.counting import BalanceWarning
 from paceline.torch.covariates import select_covariates
 from paceline.torch.exchange import open_exchange
 from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.rank_loader import RankLoader
+from paceline.torch.setup_checks import collect_facts, different_data_warning, require_agreement
 from paceline.torch.sharded import gathers_parameters, process_group_of, replica_of_each_rank, unwrap_fabric
 from paceline.torch.weighting import Weighting
 

@@ -168,13 +168,13 @@ class YieldedBatches:
             and id(model) not in self._backward_model_ids
             and out[0].total == out[1].total
         ):
-            mine = [batch.local(self.rank) for batch in out[:2]]
+            mine = [batch.local_samples(self.rank) for batch in out[:2]]
             if mine[0] != mine[1] and any(count in row_counts for count in mine):
                 self._models_take_turns = mine[1] in row_counts
         for wanted in row_counts:
             for place in places:
                 batch = out[place]
-                if batch.local(self.rank) == wanted:
+                if batch.local_samples(self.rank) == wanted:
                     new = place > 0 or not self._is_first_computed
                     if new:
                         del out[:place]
@@ -183,7 +183,7 @@ class YieldedBatches:
                     return batch, new
         return None, False
 
-    def drop_computed(self) -> None:
+    def drop_unmatched(self) -> None:
         """Leave out batches that were computed without being found, as the rows of their passes said nothing.
 
         All have been computed that were yielded, but for as many as the loop fetches ahead.
@@ -203,7 +203,7 @@ class YieldedBatches:
         out = self._batches
         if not out:
             return None, False
-        return self.find([out[int(self._moves_on(model))].local(self.rank)], model)
+        return self.find([out[int(self._moves_on(model))].local_samples(self.rank)], model)
 
     def _moves_on(self, model: object) -> bool:
         """Return whether a model is taken to go on from the first batch to the second."""
@@ -215,7 +215,7 @@ class YieldedBatches:
     @property
     def rows(self) -> list[int]:
         """Rows of this rank's batches that are out."""
-        return sorted({batch.local(self.rank) for batch in self._batches})
+        return sorted({batch.local_samples(self.rank) for batch in self._batches})
 
 
 # -- passes and the graph ------------------------------------------------------------------------------------------

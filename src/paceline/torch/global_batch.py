@@ -35,7 +35,7 @@ class RankBatch:
     rows: int = -1
     ends_step: bool = True
 
-    def local(self, rank: int) -> int:
+    def local_samples(self, rank: int) -> int:
         """Return the samples of this rank that the loop gets together."""
         return self.rows if self.rows >= 0 else int(self.sizes[rank])
 

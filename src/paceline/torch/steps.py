@@ -102,7 +102,7 @@ class StepWeighting(Weighting):
         """Note a batch that the loop is given."""
         rank_batch = self.loader.rank_batch
         self.batches.add(rank_batch)
-        self._timer.add_batch(rank_batch.local(self.loader.rank))
+        self._timer.add_batch(rank_batch.local_samples(self.loader.rank))
         if self.loader.step_ends or not self.loader.counts_differ:
             self.pending_sums.count_batch()
 
@@ -155,13 +155,13 @@ class StepWeighting(Weighting):
         if self._checks_loss and not self._loss_check.has_enough:
             self.watches_outputs = self._loss_check.watches_outputs = self._loss_check.is_informative(batch.sizes)
         self._batch = batch
-        count = batch.local(self.loader.rank)
+        count = batch.local_samples(self.loader.rank)
         self._timer.forward_begins(count, in_report=batch.total >= self._min_samples, features=batch.features)
 
     def watch_outputs(self, outputs: Sequence[torch.Tensor], model: AttachedModel) -> None:
         """Watch the gradients of a model's outputs."""
         if self._batch is not None:
-            self._loss_check.watch(outputs, self._batch.local(self.loader.rank), model.first_parameter)
+            self._loss_check.watch(outputs, self._batch.local_samples(self.loader.rank), model.first_parameter)
 
     # -- in the backward pass ----------------------------------------------------------------------------------------
 

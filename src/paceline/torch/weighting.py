@@ -411,7 +411,7 @@ class Weighting:
                 rows = " and ".join(map(str, sorted({one.rows[0], *one.others})))
                 raise LoopError(f"the model's inputs have different numbers of rows, {rows}: {SCALE_LOSS_HINT}")
             one.batch = batch
-            shares[batch.local(self.exchange.rank), batch.total] = batch
+            shares[batch.local_samples(self.exchange.rank), batch.total] = batch
         if len(shares) > 1:
             rows = " and ".join(str(count) for count, _ in shares)
             raise LoopError(f"one backward pass goes through forward passes of {rows} rows: {SCALE_LOSS_HINT}")
@@ -452,7 +452,7 @@ class Weighting:
         self.has_scaled_counts = any(counted >= 0 for _, counted in sent)
         followed, self.finds_by_order = self.finds_by_order, any(counted == counted for _, counted in sent)
         if self.finds_by_order and not followed and not self._has_known_batch:
-            self.batches.drop_computed()
+            self.batches.drop_unmatched()
         for one in sums:
             one.on_gradients_sent()
         torch.autograd.Variable._execution_engine.queue_callback(self._on_gradients_averaged)

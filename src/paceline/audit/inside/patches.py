@@ -24,7 +24,7 @@ from paceline.audit.inside.randomness import LIBRARY_PACKAGES, seed_script
 from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.run import RANDINT_STREAM
 
-CHUNKS_MODULE = "paceline.torch.loading"
+INTERNAL_DATASETS_MODULE = "paceline.torch.loading"
 """Module of what a balanced loader's own loading processes load: the balanced loader is looked at, not this."""
 
 
@@ -91,7 +91,7 @@ class Patches:
     def _wrap_iterator_init(self, original: Any) -> Any:
         def init(iterator: Any, loader: Any) -> None:
             original(iterator, loader)
-            if type(loader.dataset).__module__ != CHUNKS_MODULE:
+            if type(loader.dataset).__module__ != INTERNAL_DATASETS_MODULE:
                 fetcher = iterator._dataset_fetcher  # torch's own, and the only place where samples are apart
                 fetcher.fetch = functools.partial(self._fetch_batch, fetcher, loader)
 
@@ -344,7 +344,7 @@ def init_without_workers(original: Any) -> Any:
     @functools.wraps(original)
     def init(*arguments: Any, **options: Any) -> None:
         bound = signature.bind(*arguments, **options)
-        if type(bound.arguments.get("dataset")).__module__ != CHUNKS_MODULE:
+        if type(bound.arguments.get("dataset")).__module__ != INTERNAL_DATASETS_MODULE:
             # an audit does without loading processes
             for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
                 bound.arguments.pop(name, None)

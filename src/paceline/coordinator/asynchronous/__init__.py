@@ -8,7 +8,7 @@ from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, Sample
 from paceline.coordinator.asynchronous.optimizer import SGD, Optimizer, Vector
 from paceline.coordinator.asynchronous.schemes import SCHEMES, Scheme, saps, scheme
 from paceline.coordinator.asynchronous.server import Ledger, Outcome, Pulled, Server, Verdict
-from paceline.coordinator.asynchronous.staleness import StalenessReport, expected_staleness
+from paceline.coordinator.asynchronous.stragglers import StalenessReport, expected_staleness
 from paceline.coordinator.asynchronous.workers import StepToken
 
 __all__ = [

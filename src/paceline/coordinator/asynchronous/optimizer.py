@@ -82,7 +82,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         if not callable(self.rate) and not 0 < self.rate < np.inf:
-            raise ValueError(f"rate must be above 0 and finite, got {self.rate}")
+            raise ValueError(f"the learning rate must be above 0 and finite, got {self.rate}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
 

@@ -192,7 +192,7 @@ class ConstantCompensation(Compensation):
 
     def __post_init__(self) -> None:
         if not self.strength >= 0:
-            raise ValueError(f"strength must be 0 or more, got {self.strength}")
+            raise ValueError(f"the strength of the delay compensation must be 0 or more, got {self.strength}")
 
     def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled_parameters: Vector) -> Vector:
         change_P: Vector = self.strength * gradient * gradient * (parameters - pulled_parameters)
@@ -220,7 +220,7 @@ class AdaptiveCompensation(Compensation):
 
     def __post_init__(self) -> None:
         if not self.strength >= 0:
-            raise ValueError(f"strength must be 0 or more, got {self.strength}")
+            raise ValueError(f"the strength of the delay compensation must be 0 or more, got {self.strength}")
         if not 0 <= self.decay < 1:
             raise ValueError(f"decay, the weight of past gradients, must lie in [0, 1), got {self.decay}")
 

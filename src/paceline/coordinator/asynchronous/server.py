@@ -20,8 +20,8 @@ from paceline._text import count
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, gradient_error
 from paceline.coordinator.asynchronous.schemes import Scheme
-from paceline.coordinator.asynchronous.staleness import SizePlanner, StalenessReport, straggler_threshold
 from paceline.coordinator.asynchronous.store import ParameterStore, PendingPushes, Push
+from paceline.coordinator.asynchronous.stragglers import SizePlanner, StalenessReport, straggler_threshold
 from paceline.coordinator.asynchronous.workers import StepToken, Workers, WorkerState, WorkerStep
 from paceline.predictors import Predictor
 

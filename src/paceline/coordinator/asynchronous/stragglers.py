@@ -1,6 +1,6 @@
 """Staleness: forecast from speeds before a push, measured after it; and stragglers by either.
 
-What limits it is in ``rules.py``. Axis: W workers.
+What limits it is in ``rules.py``; a push beyond a scheme's bound is dropped in ``server.py``. Axis: W workers.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class SizePlanner:
             self.predictor.join(worker)
         self._overhead_W, self._known_W = np.append(self._overhead_W, 0.0), np.append(self._known_W, False)
         self.sizes = np.append(self.sizes, self.batch)
-        self._reset_fleet()
+        self._on_fleet_change()
 
     def leave(self, worker: str) -> None:
         """Remove a worker, which the fleet has no more; the round under way starts again."""
@@ -140,7 +140,7 @@ class SizePlanner:
         row = self.rows[worker]
         self._overhead_W, self._known_W = np.delete(self._overhead_W, row), np.delete(self._known_W, row)
         self.sizes = np.delete(self.sizes, row)
-        self._reset_fleet()
+        self._on_fleet_change()
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float) -> None:
         """Learn what a step took, in seconds. Times that are not known, or invalid, are left out."""
@@ -162,7 +162,7 @@ class SizePlanner:
         self._reset_round()
         self._plan_sizes()
 
-    def _reset_fleet(self) -> None:
+    def _on_fleet_change(self) -> None:
         self.rows = {member.name: row for row, member in enumerate(self.fleet)}
         self._reset_round()
         if self.rows:
