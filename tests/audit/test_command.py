@@ -156,6 +156,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1100)
 def test_script_that_fails_at_uneven_sizes_is_not_exact(tmp_path):
     code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, FIXED_ROWS))
