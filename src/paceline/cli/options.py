@@ -159,7 +159,8 @@ def import_module(name: str) -> ModuleType:
             return _run_file(Path(name))
         if (spec := importlib.util.find_spec(name)) is None:
             raise ModuleNotFoundError(name=name)
-        files.add(str(spec.origin))
+        if name.partition(".")[0] != "paceline":
+            files.add(str(spec.origin))
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
