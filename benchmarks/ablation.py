@@ -22,7 +22,7 @@ from machine import machine
 
 from paceline._arrays import Array, Mask
 from paceline.predictors import RLS, Auto, Calibrated, GatedNARX, Mixture, Predictor, Report
-from paceline.predictors.auto import CORRECTED_AVERAGE, FADING, SMOOTHINGS, HeadStartMixture
+from paceline.predictors.auto import FADING, SMOOTHINGS, HeadStartMixture
 from paceline.predictors.driven import CorrectedEWMAs
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.pooled import Pooled
@@ -73,7 +73,7 @@ def network(covariates: Covariates) -> Pooled:
 
 
 def averages(covariates: Covariates) -> CorrectedEWMAs:
-    return CorrectedEWMAs(SMOOTHINGS, FADING, CORRECTED_AVERAGE, network(covariates).covariate_names)
+    return CorrectedEWMAs(SMOOTHINGS, FADING, SMOOTHINGS.index(0.1), network(covariates).covariate_names)
 
 
 VARIANTS: dict[str, Callable[[Covariates], Predictor]] = {
@@ -82,7 +82,7 @@ VARIANTS: dict[str, Callable[[Covariates], Predictor]] = {
         [CorrectedEWMAs((1.0,), FADING, 0), Seasonal(), network(names)]
     ),
     "with no average corrected for covariates": lambda names: Part(
-        [CorrectedEWMAs(SMOOTHINGS, FADING, CORRECTED_AVERAGE), Seasonal(), network(names)]
+        [CorrectedEWMAs(SMOOTHINGS, FADING, SMOOTHINGS.index(0.1)), Seasonal(), network(names)]
     ),
     "without the seasonal expert": lambda names: Part([averages(names), network(names)]),
     "without the correction of the network": lambda names: Part(

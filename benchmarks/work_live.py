@@ -161,7 +161,7 @@ def compete(
     for scheme, seed in order:
         one = contestants[scheme]
         seen = train_turn(one, scheme, seed, SECONDS, rank, finish, bursts)  # type: ignore[arg-type]
-        tokens = sum(one.losses[seen.first : seen.first + len(seen.seconds)])
+        tokens = sum(one.losses[seen.first_iteration : seen.first_iteration + len(seen.seconds)])
         turns.append((scheme, tokens, sum(seen.seconds)))
     put(turns)
 
