@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -202,7 +203,7 @@ def _unit_seconds(work: str) -> float:
     return float(np.median(times))
 
 
-class Training:
+class Training(ABC):
     """A training of two ranks, plain with equal batches or attached; `spend` says what time is spent in its loop.
 
     It is called in each place: ``item`` (a sample's ``__getitem__``), ``body``, ``forward``, ``backward``,
@@ -230,9 +231,9 @@ class Training:
             self.loader = DataLoader(data, share, sampler=sampler, **options)
         self._batches: Any = self._forever()
 
+    @abstractmethod
     def spend(self, place: str, samples: int) -> None:
         """Spend what is due at this place of the loop."""
-        raise NotImplementedError
 
     def step(self) -> None:
         """Train one iteration."""

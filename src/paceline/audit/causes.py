@@ -195,7 +195,7 @@ def explain_shares(probe: ProbeResult, tolerance: float) -> str:
     return ""
 
 
-ProbeResultSet = tuple[ProbeResult | None, ProbeResult | None, bool]
+ProbeOutcome = tuple[ProbeResult | None, ProbeResult | None, bool]
 """What the gradients show that optimizers use, and those that backward() left; and whether the latter are summed."""
 
 
@@ -315,7 +315,7 @@ def find_size_cause(audit: Audit, difference: compare.RunDifference) -> AuditVer
 
 def _run_probes(
     audit: Audit, *, in_one_process: bool = False, hooks: bool = True, step_names: Sequence[str] = PROBE_STEPS
-) -> ProbeResultSet:
+) -> ProbeOutcome:
     """Make all probing steps, as many in one run as an epoch has."""
     plan_for, batches_per_step, epoch, sizes, counts = (
         _plan_balanced_probe if audit.balanced_loaders else _plan_plain_probe

@@ -182,11 +182,11 @@ class EpochAssigner(Assigner):
     def start(self, epoch: int) -> None:
         """Begin this epoch."""
         self.end()
-        numbers = self.order.epoch_indices(epoch, self.rule.world_size)
+        indices = self.order.epoch_indices(epoch, self.rule.world_size)
         self.epoch, self.batches = epoch, 0
         self._unique = self.order.sampler is not None  # such an order may not come again: a state holds it
-        self.digest = zlib.crc32(numbers.astype("<i8").tobytes()) if self._unique else 0
-        self._set_offset(numbers, 0)
+        self.digest = zlib.crc32(indices.astype("<i8").tobytes()) if self._unique else 0
+        self._set_offset(indices, 0)
 
     def end(self) -> None:
         """Leave out the rest of the epoch."""
@@ -228,13 +228,13 @@ class EpochAssigner(Assigner):
             self.end()
             return
         self._unique = self._unique or len(state["sampler"]) > 0
-        numbers = np.array(state["sampler"]) if len(state["sampler"]) else self.indices
+        indices = np.array(state["sampler"]) if len(state["sampler"]) else self.indices
         offset, held, lengths = int(state["drawn"]), np.array(state["held"]), np.array(state["buffers"])
         if self.buffered and len(lengths) == self.rule.world_size:
             self.buffers = np.split(held, np.cumsum(lengths)[:-1])
         elif len(held):
-            numbers, offset, self._unique = np.concatenate([held, numbers[offset:]]), 0, True
-        self._set_offset(numbers, offset)
+            indices, offset, self._unique = np.concatenate([held, indices[offset:]]), 0, True
+        self._set_offset(indices, offset)
 
     def _set_offset(self, indices: SampleIndices, offset: int) -> None:
         self.indices, self.offset = indices, offset
@@ -278,22 +278,22 @@ class SliceAssigner(EpochAssigner):
         self.digest = zlib.crc32(self._bytes, self.digest)
 
     def batch_end(self, offset: int) -> int | None:
-        """Return the end of the global batch that begins at this place; None if none begins there."""
+        """Return the end of the global batch that begins at this offset; None if none begins there."""
         left = len(self.indices) - offset
         return offset + self.rule.next_batch_samples(left) if left >= self._min_left else None
 
     def samples_to_load(self, requested_end: int) -> tuple[SampleIndices, int]:
         """Return this rank's part of one more global batch, and where that ends."""
-        place = max(requested_end, self.offset)
-        end = self.batch_end(place)
-        return (np.arange(0), place) if end is None else (self.rank_samples(place), end)
+        offset = max(requested_end, self.offset)
+        end = self.batch_end(offset)
+        return (np.arange(0), offset) if end is None else (self.rank_samples(offset), end)
 
     def settled_samples(self) -> SampleIndices:
         """Return the samples of the next global batch: other ranks take the rest of it."""
         return self.indices[self.offset : self.batch_end(self.offset)]
 
     def rank_samples(self, offset: int) -> SampleIndices:
-        """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
+        """Return this rank's samples of the global batch that begins at this offset, if shares stay as they are."""
         sizes = self.rule.sizes(len(self.indices) - offset, self._shares_W).tolist()
         first = offset + sum(sizes[: self.rank])
         return self.indices[first : first + sizes[self.rank]]
@@ -381,10 +381,10 @@ class BufferAssigner(EpochAssigner):
         samples = self.indices[self.offset : self.offset + num_rounds * total]
         self.offset += len(samples)
         full, rest = np.split(samples, [len(samples) // total * total])
-        borders_W1 = _rank_offsets(sizes_W)
-        full_RX, rest_W1 = full.reshape(-1, total), borders_W1 * len(rest) // total
+        offsets_W1 = _rank_offsets(sizes_W)
+        full_RX, rest_W1 = full.reshape(-1, total), offsets_W1 * len(rest) // total
         for rank, buffer in enumerate(self.buffers):
-            mine = full_RX[:, borders_W1[rank] : borders_W1[rank + 1]].ravel()
+            mine = full_RX[:, offsets_W1[rank] : offsets_W1[rank + 1]].ravel()
             self.buffers[rank] = np.concatenate([buffer, mine, rest[rest_W1[rank] : rest_W1[rank + 1]]])
 
     def _level_buffers(self, sizes_W: Sizes) -> None:
@@ -393,8 +393,8 @@ class BufferAssigner(EpochAssigner):
         While sizes stay they do, and nothing moves. Who has more gives from the end of its buffer, which is not loaded
         yet but in the last few batches.
         """
-        held_W, borders_W1 = self._buffer_lengths(), _rank_offsets(sizes_W)
-        fair_W1 = borders_W1 * held_W.sum() // borders_W1[-1]
+        held_W, offsets_W1 = self._buffer_lengths(), _rank_offsets(sizes_W)
+        fair_W1 = offsets_W1 * held_W.sum() // offsets_W1[-1]
         spare_W = held_W - (fair_W1[1:] - fair_W1[:-1])
         for taker in np.flatnonzero(spare_W < 0):
             while spare_W[taker] < 0:
@@ -409,6 +409,6 @@ class BufferAssigner(EpochAssigner):
 
 def _rank_offsets(sizes_W: Sizes) -> Sizes:
     """Return where each rank's part of a global batch begins, and where the last one ends, ``[W + 1]``."""
-    borders_W1 = np.zeros(len(sizes_W) + 1, dtype=np.int64)
-    sizes_W.cumsum(out=borders_W1[1:])
-    return borders_W1
+    offsets_W1 = np.zeros(len(sizes_W) + 1, dtype=np.int64)
+    sizes_W.cumsum(out=offsets_W1[1:])
+    return offsets_W1

@@ -159,10 +159,10 @@ def attach(
         names = tuple(names[replicas.index(replica)] for replica in replicas)
     _warn_of_unknown_bounds(policy, names)
     warning = different_data_warning(exchange, getattr(loader, "dataset", None))
-    marks = choose_events(model)
+    events = choose_events(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
-    allowance = QuotaTracker() if isinstance(marks, CPUEvents) else None
-    timer = BusyTimer(marks, allowance, torch.get_num_threads())
+    allowance = QuotaTracker() if isinstance(events, CPUEvents) else None
+    timer = BusyTimer(events, allowance, torch.get_num_threads())
     # The timer of a CUDA device reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(
         predictor,

@@ -1,4 +1,4 @@
-"""Stopwatches for PyTorch: the phases of a step, the waits for other processes, and marks in time on CPU and GPU."""
+"""Stopwatches for PyTorch: the phases of a step, the waits for other processes, and events in time on CPU and GPU."""
 
 from paceline.recording.torch.watch import Watch, watch
 

@@ -29,7 +29,7 @@ from paceline.recording.allowance import CPUSnapshot, QuotaTracker, sustained_se
 if TYPE_CHECKING:
     import torch
 
-# -- marks in time: moments of a step, on a CPU or a CUDA device, whose distances are computed later -----------------
+# -- events: moments of a step, on a CPU or a CUDA device, whose distances are computed later -----------------
 #
 # The CPU only launches work on a CUDA device, so the CPU's clock does not show when that work is done. An event in the
 # device's queue does. It is read once the device has passed it, so nothing ever waits for it.
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 class CPUEvents:
     """Moments at which all work launched so far is done: on the CPU, whose work is done as soon as its call returns."""
 
-    mark = staticmethod(time.perf_counter)
+    record = staticmethod(time.perf_counter)
 
     def has_passed(self, event: float) -> bool:
-        """Return whether a marked moment has come."""
+        """Return whether an event has happened."""
         return True
 
     def wait(self, event: float) -> None:
-        """Wait until a marked moment has come. Only for the end of a recording, never inside a loop."""
+        """Wait until an event has happened. Only for the end of a recording, never inside a loop."""
 
     seconds = staticmethod(float.__rsub__)
     """``seconds(start, stop)``: the time between two moments. A function of C, as every step asks several times."""
 
 
 class CUDAEvents:
-    """Moments of the current stream of the CUDA device that computes, marked by events.
+    """Events in the current stream of the CUDA device that computes.
 
     The current device is another where a script gives numbers of devices and chooses none, and in threads of gloo; its
     events would have passed long before the work is done.
@@ -61,7 +61,7 @@ class CUDAEvents:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def mark(self) -> torch.cuda.Event:
+    def record(self) -> torch.cuda.Event:
         """Record an event in the device's current stream."""
         import torch
 
@@ -83,11 +83,11 @@ class CUDAEvents:
 
 
 Events = CPUEvents | CUDAEvents
-"""Marks whose moments may still lie in the future when they are marked."""
+"""Events that may still lie in the future when they are recorded."""
 
 
 def choose_events(model: torch.nn.Module) -> Events:
-    """Return the marks for a model: those of the device of its first parameter."""
+    """Return the events for a model: those of the device of its first parameter."""
     parameter = next(model.parameters(), None)
     return CUDAEvents(parameter.device) if parameter is not None and parameter.is_cuda else CPUEvents()
 
@@ -148,7 +148,7 @@ class Measurements(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Wait:
-    """A wait between two marks; the second is missing while it lasts."""
+    """A wait between two events; the second is missing while it lasts."""
 
     begin: Any
     end: Any = None
@@ -156,13 +156,13 @@ class _Wait:
 
 @dataclass(eq=False, slots=True)
 class _Load:
-    """The loading of a batch between two marks."""
+    """The loading of a batch between two events."""
 
     begin: Any
     end: Any = None
     waited_seconds: float = 0.0  # seconds of it in which the rank waited for its loading processes
     loader_process_seconds: float = 0.0  # seconds that they took for the batch, divided by their number
-    seconds: float | None = None  # between the marks, once it has been read
+    seconds: float | None = None  # between the events, once it has been read
 
 
 @dataclass(eq=False, slots=True)
@@ -221,7 +221,7 @@ class _StepEnd:
 class BusyTimer:
     """Measures busy time; callers report the parts of every step in order.
 
-    A CUDA device runs behind the process that launches its work. Its marks are read one step later, so that nothing
+    A CUDA device runs behind the process that launches its work. Its events are read one step later, so that nothing
     ever waits for them.
 
     ``allowance`` is the CPU quota of the process, only for work on a CPU, and ``threads`` are those that compute.
@@ -230,7 +230,7 @@ class BusyTimer:
 
     >>> class Ticks(CPUEvents):
     ...     ticks = iter([1.00, 1.01, 1.02, 1.04])
-    ...     def mark(self):
+    ...     def record(self):
     ...         return next(self.ticks)
     >>> timer = BusyTimer(Ticks())
     >>> timer.forward_begins(samples=64)
@@ -241,9 +241,9 @@ class BusyTimer:
     0.03
     """
 
-    def __init__(self, marks: Events, allowance: QuotaTracker | None = None, threads: int = 1) -> None:
-        self.delay = 0 if isinstance(marks, CPUEvents) else 1
-        self._events = marks
+    def __init__(self, events: Events, allowance: QuotaTracker | None = None, threads: int = 1) -> None:
+        self.delay = 0 if isinstance(events, CPUEvents) else 1
+        self._events = events
         self._allowance, self._threads = allowance, threads
         self._read_cpu: Callable[[], CPUSnapshot] = CPUSnapshot if allowance is None else allowance.snapshot
         self._lap = _Lap(begin=None, waits=[])  # the time before the first batch is setup, not part of a step
@@ -264,19 +264,19 @@ class BusyTimer:
 
     def load_begins(self) -> None:
         """Note that the loader begins to load a batch, or to wait for its loading processes."""
-        lap, mark = self._lap, self._events.mark()
+        lap, event = self._lap, self._events.record()
         if lap.begin is None:
-            lap.begin, lap.cpu_begin = mark, self._read_cpu()
+            lap.begin, lap.cpu_begin = event, self._read_cpu()
         if lap.first_forward is None and lap.first_fetch is None:
-            lap.first_fetch, lap.waits_before = mark, (len(lap.waits), 0)
-        self._load = _Load(mark)
+            lap.first_fetch, lap.waits_before = event, (len(lap.waits), 0)
+        self._load = _Load(event)
         lap.loads.append(self._load)
 
     def load_ends(self, waited_seconds: float = 0.0, loader_process_seconds: float = 0.0) -> None:
         """Note that the batch is there, and how long its loading processes were waited for, and took ahead, each."""
         if (load := self._load) is not None:
             load.end, load.waited_seconds, load.loader_process_seconds = (
-                self._events.mark(),
+                self._events.record(),
                 waited_seconds,
                 loader_process_seconds,
             )
@@ -297,7 +297,7 @@ class BusyTimer:
         """
         lap = self._lap
         if lap.first_forward is None:
-            lap.first_forward = self._events.mark()
+            lap.first_forward = self._events.record()
             lap.waits_before, lap.loads_before = (lap.waits_before[0], len(lap.waits)), len(lap.loads)
             if lap.begin is None:
                 lap.begin, lap.cpu_begin = lap.first_forward, self._read_cpu()
@@ -323,14 +323,14 @@ class BusyTimer:
         if waits and waits[-1].end is None:  # gradients are under way, and the rank waits for those anyway
             self._open_wait = waits[-1]
         else:
-            self._open_wait = _Wait(self._events.mark())
+            self._open_wait = _Wait(self._events.record())
             waits.append(self._open_wait)
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over; a wait for gradients goes on until they are summed, if later."""
         self._depth = max(self._depth - 1, 0)
         if self._open_wait is not None and not self._depth:
-            self._open_wait.end, self._open_wait = self._events.mark(), None
+            self._open_wait.end, self._open_wait = self._events.record(), None
 
     def gradients_ready(self) -> _Wait:
         """Note that all own gradients are ready; the rank waits until :meth:`gradients_summed` gets this wait.
@@ -338,7 +338,7 @@ class BusyTimer:
         It ends the lap if the lap had a new batch. A loop may sum gradients more often, as with two losses of one
         batch: the time after the first sum then counts for the next lap.
         """
-        ready, lap = self._events.mark(), self._lap
+        ready, lap = self._events.record(), self._lap
         wait = _Wait(ready)
         if lap.first_forward is None:
             lap.waits.append(wait)
@@ -351,7 +351,7 @@ class BusyTimer:
 
     def gradients_summed(self, wait: _Wait) -> None:
         """Note that the gradients of all ranks are summed and the rank goes on; any thread may call it."""
-        wait.end = self._events.mark()
+        wait.end = self._events.record()
 
     def override_seconds(self, seconds: float) -> None:
         """Report this busy time next, in place of the measured one."""
@@ -443,7 +443,7 @@ class BusyTimer:
         return sustained_seconds(seconds, spent, cores, self._threads) / seconds
 
     def _loading_seconds(self, load: _Load) -> float:
-        """Return the time that loading took; 0 if it is not known to be over. Marks of a device are slow to read."""
+        """Return the time that loading took; 0 if it is not known to be over. Events of a device are slow to read."""
         if load.seconds is None and self._is_over(load):
             load.seconds = self._events.seconds(load.begin, load.end)
         return load.seconds or 0.0

@@ -85,7 +85,7 @@ def is_ddp(model: Any) -> bool:
 
 @dataclass
 class _Iteration:
-    # The marks of one iteration. An exchange is a mark for the last bucket being ready, then one per bucket done.
+    # The events of one iteration. An exchange is an event for the last bucket being ready, then one per bucket done.
     step: Step
     begin: Any
     previous_end: Any
@@ -240,7 +240,7 @@ class Watch:
             return
         if self._current_iteration is None:
             self._time_exchanges()
-            step, begin = self.recorder.begin(), self._events.mark()
+            step, begin = self.recorder.begin(), self._events.record()
             self._current_iteration = _Iteration(step, begin, self._last_end, self._waits_between)
             self._waits_between = []
         iteration = self._current_iteration
@@ -248,12 +248,12 @@ class Watch:
         # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
         iteration.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
         iteration.work += self._work(args, kwargs)
-        self._forward = self._events.mark()
+        self._forward = self._events.record()
 
     def after_forward(self, module: Any, args: Any, output: Any) -> None:
         """Note that a forward pass is over."""
         if self._current_iteration is not None and self._forward is not None:
-            self._current_iteration.forward.append((self._forward, self._events.mark()))
+            self._current_iteration.forward.append((self._forward, self._events.record()))
             self._forward = None
 
     def wait_begins(self) -> None:
@@ -261,7 +261,7 @@ class Watch:
         self._depth += 1
         if self._depth > 1:
             return
-        self._wait, iteration = [self._events.mark()], self._current_iteration
+        self._wait, iteration = [self._events.record()], self._current_iteration
         if iteration is None:
             self._waits_between.append(self._wait)
         else:
@@ -271,28 +271,28 @@ class Watch:
         """Note that the collective's wait is over."""
         self._depth = max(self._depth - 1, 0)
         if self._wait is not None and not self._depth:
-            self._wait.append(self._events.mark())
+            self._wait.append(self._events.record())
             self._wait = None
 
     def before_step(self, optimizer: Any, *args: Any) -> None:
         """Note that all gradients are ready and an optimizer begins its step; a step may call that of another class."""
         iteration = self._current_iteration
         if self.is_of_model(optimizer) and iteration is not None and iteration.step_begin is None:
-            iteration.step_begin = self._events.mark()
+            iteration.step_begin = self._events.record()
 
     def after_step(self, optimizer: Any, *args: Any) -> None:
         """Note that the optimizer's step, and with it the iteration, is over; write those whose times are known."""
         if not self.is_of_model(optimizer) or self._current_iteration is None:
             return
         iteration, self._current_iteration, self._exchange = self._current_iteration, None, None
-        iteration.end = self._last_end = self._events.mark()
+        iteration.end = self._last_end = self._events.record()
         self._pending_iterations.append(iteration)
         # In order, and only iterations that the device has passed: waiting for it would slow the training down.
         while self._pending_iterations and self._events.has_passed(self._pending_iterations[0].end):
             self._write(self._pending_iterations.popleft())
 
     def time_hook(self, hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return your own communication hook with marks; register it instead of the hook, before the first step."""
+        """Return your own communication hook with events; register it instead of the hook, before the first step."""
         self.times_exchanges = True
 
         @functools.wraps(hook)  # because torch checks the hook's signature
@@ -302,16 +302,16 @@ class Watch:
             if self._exchange is None:
                 self._exchange = [None]
                 self._current_iteration.exchanges.append(self._exchange)
-            marked = self._exchange
+            recorded = self._exchange
             if bucket.is_last():
-                marked[0], self._exchange = self._events.mark(), None
-            return add_callback(hook(state, bucket), functools.partial(self._record_exchange_end, marked))
+                recorded[0], self._exchange = self._events.record(), None
+            return add_callback(hook(state, bucket), functools.partial(self._record_exchange_end, recorded))
 
         return timed_hook
 
     def _record_exchange_end(self, iterations: list[Any], future: Any) -> Any:
         result = future.value()
-        iterations.append(self._events.mark())
+        iterations.append(self._events.record())
         return result
 
     def _time_exchanges(self) -> None:
