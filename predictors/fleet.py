@@ -349,6 +349,8 @@ class FleetPredictor(Params):
         """
         import pandas as pd
 
+        if isinstance(horizons, str) or not isinstance(horizons, Iterable):
+            raise TypeError(f"horizons must be a list of numbers of iterations, such as [1, 5, 20], got {horizons!r}")
         if not 0.0 < interval < 1.0:
             raise ValueError(f"interval must lie strictly between 0 and 1, got {interval}")
         parts = []

@@ -167,5 +167,7 @@ def test_frame_has_the_forecasts_of_all_horizons():
         assert (rows["low"] <= rows["high"]).all()
     with pytest.raises(ValueError, match="horizons must name at least one"):
         model.predict_frame([])
+    with pytest.raises(TypeError, match=r"such as \[1, 5, 20\], got 5"):
+        model.predict_frame(5)
     with pytest.raises(ValueError, match="interval must lie strictly between 0 and 1, got 90"):
         model.predict_frame(interval=90)

@@ -81,7 +81,7 @@ def test_changed_quota_is_seen(tmp_path, files, quota, values):
 class Ticking(CPUEvents):
     time = 0.0
 
-    def mark(self):
+    def record(self):
         return self.time
 
 
