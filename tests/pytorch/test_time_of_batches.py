@@ -29,7 +29,7 @@ class Spent:
 def train(rank, costs, pauses=(), ahead=0):
     """Train at these costs; return the sizes of every step."""
     time = Spent(rank, costs)
-    CPUEvents.mark = staticmethod(lambda: time.now)
+    CPUEvents.record = staticmethod(lambda: time.now)
 
     class Samples(torch.utils.data.Dataset):
         def __len__(self):
