@@ -14,6 +14,7 @@ import copy
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -32,19 +33,14 @@ class ContractBrokenError(AssertionError):
 
 
 class FittedFactory:
-    """Makes copies of a predictor that is fitted to :func:`example_trace`, and of it as it was before."""
+    """Makes copies of a fitted predictor; ``make_unfitted`` makes one that a new process loads a state into."""
 
     def __init__(self, predictor: Predictor) -> None:
-        self._unfitted = copy.deepcopy(predictor)
+        self.make_unfitted = partial(copy.deepcopy, copy.deepcopy(predictor))
         self._fitted = copy.deepcopy(predictor).fit([example_trace()])
 
     def __call__(self) -> Predictor:
-        """Return a fitted copy."""
         return copy.deepcopy(self._fitted)
-
-    def unfitted(self) -> Predictor:
-        """Return a copy that was never fitted, as a new process makes it before it loads a state."""
-        return copy.deepcopy(self._unfitted)
 
 
 def fitted(predictor: Predictor) -> Factory:
@@ -98,20 +94,16 @@ def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-unty
 def predict_is_pure(make_predictor: Factory) -> None:
     """Two calls in a row give the same answer, and a call changes nothing."""
     polled, silent = _warm_up(make_predictor), _warm_up(make_predictor)
-    first, second = polled.predict(), polled.predict()
-    _require_same(
-        first, second, "predict() must return the same forecast twice in a row, but returned two different ones"
-    )
+    _require_same(polled.predict(), polled.predict(), "predict() must return the same forecast twice in a row")
     polled.predict(horizon=3)
-    _require_same_future(polled, silent, "predict() must not change the state, but calling it changed later forecasts")
+    _require_same_future(polled, silent, "predict() must not change the state, but it changed later forecasts")
 
 
 def defined_before_the_first_report(make_predictor: Factory) -> None:
     """There is a forecast before the first report, and its spread is infinite."""
     forecast = _start(make_predictor).predict()
     _require_usable(forecast)
-    spread = forecast.spread
-    _require(np.isinf(spread).all(), f"spreads must be infinite before the first report, got {spread}")
+    _require(np.isinf(forecast.spread).all(), "spreads must be infinite before the first report")
 
 
 def survives_gaps(make_predictor: Factory) -> None:
@@ -124,22 +116,15 @@ def survives_gaps(make_predictor: Factory) -> None:
     _require_usable(_continue_and_forecast(predictor))
 
 
-def survives_zero_time(make_predictor: Factory) -> None:
-    """A report of zero seconds or zero samples counts as no report."""
+def survives_garbage(make_predictor: Factory) -> None:
+    """Impossible reports, as of no time, no samples or infinite time, count as none: every forecast stays usable."""
     predictor = _warm_up(make_predictor)
-    predictor.observe(_make_report([0.0, 0.5, 0.5]))
-    _require_usable(predictor.predict())
+    for garbage in (0.0, np.inf, -1.0, 1e300, 1e-300):
+        predictor.observe(_make_report([garbage, 0.5, 0.5]))
+        _require_usable(predictor.predict())
     predictor.observe(Report(samples=np.zeros(3), seconds=np.zeros(3)))
     _require_usable(predictor.predict())
     _require_usable(_continue_and_forecast(predictor))
-
-
-def survives_garbage(make_predictor: Factory) -> None:
-    """Infinite, negative and impossibly large or small reports leave every forecast usable."""
-    predictor = _warm_up(make_predictor)
-    for garbage in (np.inf, -1.0, 1e300, 1e-300):
-        predictor.observe(_make_report([garbage, 0.5, 0.5]))
-        _require_usable(predictor.predict())
 
 
 def survives_jumps(make_predictor: Factory) -> None:
@@ -150,10 +135,7 @@ def survives_jumps(make_predictor: Factory) -> None:
             predictor.observe(_make_report([seconds, 0.5, 0.5]))
             _require_usable(predictor.predict())
         ratio = predictor.predict().speed[0] * seconds / SAMPLES
-        _require(
-            0.5 < ratio < 2.0,
-            f"60 iterations after a jump, the forecast must be 0.5 to 2 times the new speed, got {ratio:.3g} times",
-        )
+        _require(0.5 < ratio < 2.0, f"60 iterations after a jump, the forecast is {ratio:.3g} times the new speed")
 
 
 def a_silent_worker_gets_a_usable_forecast(make_predictor: Factory) -> None:
@@ -162,17 +144,14 @@ def a_silent_worker_gets_a_usable_forecast(make_predictor: Factory) -> None:
     for report in _random_reports(30):
         predictor.observe(_hide_worker(report, 2))
         _require_usable(predictor.predict())
-    _require_unknown(predictor, 2, "the spread of a worker that never reported must be infinite")
+    _require_unknown(predictor, 2, "a worker that never reported must be unknown")
 
 
 def learns_a_constant(make_predictor: Factory) -> None:
     """A worker of constant speed is forecast at that speed."""
     predictor = _observe_all(_start(make_predictor), [_make_report([0.5, 0.25, 2.0])] * 100)
-    error = np.abs(predictor.predict().speed / np.array([128.0, 256.0, 32.0]) - 1.0)
-    _require(
-        (error < 0.05).all(),
-        f"after 100 iterations, forecasts of constant speeds must be within 5%, but one is off by {error.max():.1%}",
-    )
+    error = np.abs(predictor.predict().speed / np.array([128.0, 256.0, 32.0]) - 1.0).max()
+    _require(error < 0.05, f"after 100 iterations of constant speeds, a forecast is off by {error:.1%}, not below 5%")
 
 
 def permuting_workers_permutes_forecasts(make_predictor: Factory) -> None:
@@ -183,25 +162,17 @@ def permuting_workers_permutes_forecasts(make_predictor: Factory) -> None:
     for report in _random_reports(40):
         straight.observe(report)
         permuted.observe(_make_report(np.asarray(report.seconds)[order]))
-    _require(
-        np.allclose(straight.predict().speed[order], permuted.predict().speed, rtol=1e-9),
-        "forecasts must not depend on the order of the workers, but another order changed them",
-    )
+    same = np.allclose(straight.predict().speed[order], permuted.predict().speed, rtol=1e-9)
+    _require(same, "forecasts must not depend on the order of the workers")
 
 
 def state_resumes_exactly(make_predictor: Factory) -> None:
     """Loading a state into a new predictor, never fitted, continues bit for bit."""
-    original, resumed = (
-        _warm_up(make_predictor),
-        make_predictor.unfitted() if isinstance(make_predictor, FittedFactory) else make_predictor(),
-    )
+    original = _warm_up(make_predictor)
+    resumed = make_predictor.make_unfitted() if isinstance(make_predictor, FittedFactory) else make_predictor()
     resumed.load_state_dict(original.state_dict())
     _require_workers(resumed, original.workers, "load_state_dict()")
-    _require_same_future(
-        original,
-        resumed,
-        "after load_state_dict(), later forecasts must be the same as without saving and loading, but they differ",
-    )
+    _require_same_future(original, resumed, "after load_state_dict(), later forecasts must be the same")
 
 
 def state_is_a_snapshot(make_predictor: Factory) -> None:
@@ -211,16 +182,16 @@ def state_is_a_snapshot(make_predictor: Factory) -> None:
     before = {name: np.array(value) for name, value in state.items()}
     _continue_and_forecast(predictor)
     same = all(np.array_equal(before[n], state[n], equal_nan=before[n].dtype.kind == "f") for n in before)
-    _require(same, "state_dict() must return copies, but its arrays changed when the predictor went on learning")
+    _require(same, "state_dict() must return copies, but its arrays changed as the predictor went on learning")
 
 
 def copies_and_pickles(make_predictor: Factory) -> None:
     """A deep copy and an unpickled one continue as the original, independently of it."""
     original = _warm_up(make_predictor)
-    twins = {"a deep copy": copy.deepcopy(original), "an unpickled predictor": pickle.loads(pickle.dumps(original))}
+    twins = copy.deepcopy(original), pickle.loads(pickle.dumps(original))
     expected = _continue_and_forecast(original)
-    for kind, twin in twins.items():
-        _require_same(expected, _continue_and_forecast(twin), f"{kind} must forecast like the original, but does not")
+    for twin, kind in zip(twins, ("a deep copy", "an unpickled predictor"), strict=True):
+        _require_same(expected, _continue_and_forecast(twin), f"{kind} must forecast like the original")
 
 
 def joining_leaves_others_alone(make_predictor: Factory) -> None:
@@ -231,14 +202,8 @@ def joining_leaves_others_alone(make_predictor: Factory) -> None:
     _require_workers(predictor, (*WORKER_NAMES, "d"), "join('d')")
     after = predictor.predict()
     _require_usable(after)
-    _require(
-        len(after.speed) == 4,
-        f"predict() must cover a worker that joined, but returned {len(after.speed)} speeds for 4 workers",
-    )
-    _require(
-        np.allclose(after.speed[:3], before, rtol=1e-9),
-        "join() must not change the forecasts of the other workers, but did",
-    )
+    _require(len(after.speed) == 4, f"predict() must cover a worker that joined, but returned {after.speed}")
+    _require(np.allclose(after.speed[:3], before, rtol=1e-9), "join() must not change the forecasts of other workers")
 
 
 def leaving_leaves_others_alone(make_predictor: Factory) -> None:
@@ -247,13 +212,10 @@ def leaving_leaves_others_alone(make_predictor: Factory) -> None:
     before = predictor.predict().speed
     predictor.leave("b")
     _require_workers(predictor, ("a", "c"), "leave('b')")
-    after = predictor.predict().speed
-    _require(
-        np.allclose(after, before[[0, 2]], rtol=1e-9),
-        "leave() must not change the forecasts of the other workers, but did",
-    )
+    same = np.allclose(predictor.predict().speed, before[[0, 2]], rtol=1e-9)
+    _require(same, "leave() must not change the forecasts of other workers")
     predictor.join("b")
-    _require_unknown(predictor, 2, "a worker that leaves and joins again must start as new, with an infinite spread")
+    _require_unknown(predictor, 2, "a worker that leaves and joins again must start as new")
 
 
 def renaming_keeps_what_was_learned(make_predictor: Factory) -> None:
@@ -261,19 +223,15 @@ def renaming_keeps_what_was_learned(make_predictor: Factory) -> None:
     renamed, resumed, untouched = _warm_up(make_predictor), make_predictor(), _warm_up(make_predictor)
     renamed.rename("b", "B")
     _require_workers(renamed, ("a", "B", "c"), "rename('b', 'B')")
-    _require_same(renamed.predict(), untouched.predict(), "rename() must not change the next forecast, but did")
+    _require_same(renamed.predict(), untouched.predict(), "rename() must not change the next forecast")
     resumed.load_state_dict(renamed.state_dict())
     expected = _continue_and_forecast(untouched)
-    _require_same(_continue_and_forecast(renamed), expected, "rename() must not change later forecasts, but did")
+    _require_same(_continue_and_forecast(renamed), expected, "rename() must not change later forecasts")
     _require_same(
-        _continue_and_forecast(resumed),
-        expected,
-        "after rename(), a saved and loaded state must give the same forecasts, but they differ",
+        _continue_and_forecast(resumed), expected, "after rename(), a saved state must give the same forecasts"
     )
     renamed.join("b")
-    _require_unknown(
-        renamed, 3, "a worker that joins under the old name of a renamed one must start with an infinite spread"
-    )
+    _require_unknown(renamed, 3, "a worker that joins under the old name of a renamed one must start as new")
 
 
 def silence_is_survived(make_predictor: Factory) -> None:
@@ -283,18 +241,10 @@ def silence_is_survived(make_predictor: Factory) -> None:
     _observe_all(silent, (_hide_worker(report, 0) for report in _random_reports(SILENT_ITERATIONS, seed=3)))
     waited = silent.predict()
     _require_usable(waited)
-    _require(
-        waited.spread[0] >= before,
-        f"the spread of a worker that stops reporting must not shrink, but went from {before:.3g} to "
-        f"{waited.spread[0]:.3g}",
-    )
+    _require(waited.spread[0] >= before, "the spread of a worker that stops reporting must not shrink")
     _observe_all(silent, [_make_report([0.125, 0.25, 1.0])] * 30)
     ratio = silent.predict().speed[0] * 0.125 / SAMPLES
-    _require(
-        0.8 < ratio < 1.25,
-        f"30 iterations after a silent worker reports again, its forecast must be 0.8 to 1.25 times its speed, but is "
-        f"{ratio:.3g} times it",
-    )
+    _require(0.8 < ratio < 1.25, f"30 iterations after a silence, the forecast is {ratio:.3g} times the speed")
 
 
 def a_silent_worker_leaves_others_alone(make_predictor: Factory) -> None:
@@ -304,7 +254,7 @@ def a_silent_worker_leaves_others_alone(make_predictor: Factory) -> None:
         silent.observe(_hide_worker(report, 0))
         present.observe(report)
     same = np.allclose(silent.predict().speed[1:], present.predict().speed[1:], rtol=1e-9)
-    _require(same, "a worker that stops reporting must not change the forecasts of the others, but did")
+    _require(same, "a worker that stops reporting must not change the forecasts of the others")
 
 
 def a_missing_report_changes_nothing(make_predictor: Factory) -> None:
@@ -324,7 +274,7 @@ def reset_forgets(make_predictor: Factory) -> None:
     used, new = _warm_up(make_predictor), _start(make_predictor)
     used.reset(WORKER_NAMES)
     _require_same(used.predict(), new.predict(), "after reset(), the first forecast must be that of a new predictor")
-    _require_same_future(used, new, "after reset(), later forecasts must be those of a new predictor, but they differ")
+    _require_same_future(used, new, "after reset(), later forecasts must be those of a new predictor")
 
 
 def memory_is_bounded(make_predictor: Factory) -> None:
@@ -332,10 +282,7 @@ def memory_is_bounded(make_predictor: Factory) -> None:
     predictor = _observe_all(_start(make_predictor), _random_reports(100))
     small = len(pickle.dumps(predictor))
     large = len(pickle.dumps(_observe_all(predictor, _random_reports(1000))))
-    _require(
-        large <= 1.02 * small + 200,
-        f"memory must not grow with the number of iterations, but a pickle grew from {small} to {large} bytes",
-    )
+    _require(large <= 1.02 * small + 200, f"memory must not grow, but a pickle grew from {small} to {large} bytes")
 
 
 def further_horizons_are_usable(make_predictor: Factory) -> None:
@@ -344,10 +291,7 @@ def further_horizons_are_usable(make_predictor: Factory) -> None:
     near, far = predictor.predict(horizon=1), predictor.predict(horizon=10)
     _require_usable(predictor.predict(horizon=2))
     _require_usable(far)
-    _require(
-        (far.spread >= near.spread).all(),
-        f"spreads ten iterations ahead must not be below those one ahead, got {far.spread} and {near.spread}",
-    )
+    _require((far.spread >= near.spread).all(), "spreads ten iterations ahead must not be below those one ahead")
 
 
 def missing_covariates_are_survived(make_predictor: Factory) -> None:
@@ -367,24 +311,19 @@ def inputs_are_left_alone(make_predictor: Factory) -> None:
     covariates = np.ones((3, len(watched.covariate_names)))
     watched.observe(_make_report(seconds, covariates))
     watched.predict(covariates=covariates)
-    _require(
-        (seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all(),
-        "observe() and predict() must not write to their input arrays, but one was changed",
-    )
+    unchanged = (seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all()
+    _require(unchanged, "observe() and predict() must not write to their input arrays")
     clean.observe(_make_report(seconds.copy(), covariates.copy()))
     seconds[:], covariates[:] = 99.0, 99.0
-    problem = "observe() and predict() must copy their inputs, but changing an input array later changed a forecast"
+    problem = "observe() and predict() must copy their inputs, but a later change of an input changed a forecast"
     _require_same(watched.predict(), clean.predict(), problem)
     _require_same_future(watched, clean, problem)
 
 
 def forecasts_are_deterministic(make_predictor: Factory) -> None:
     """The same reports give bit-identical forecasts."""
-    _require_same(
-        _warm_up(make_predictor).predict(),
-        _warm_up(make_predictor).predict(),
-        "two copies with the same reports must return the same forecast, but returned different ones",
-    )
+    first, second = _warm_up(make_predictor), _warm_up(make_predictor)
+    _require_same(first.predict(), second.predict(), "two copies with the same reports must return the same forecast")
 
 
 def a_report_of_another_fleet_is_refused(make_predictor: Factory) -> None:
@@ -393,20 +332,17 @@ def a_report_of_another_fleet_is_refused(make_predictor: Factory) -> None:
     try:
         predictor.observe(Report(samples=[SAMPLES] * 5, seconds=[0.5] * 5))
     except ValueError:
-        problem = "observe() must not change the state when it raises ValueError, but later forecasts differ"
-        _require_same_future(predictor, untouched, problem)
+        _require_same_future(predictor, untouched, "observe() must not change the state when it raises ValueError")
     else:
-        raise ContractBrokenError(
-            "observe() must raise ValueError for a report of another fleet size, but accepted 5 workers in a fleet of 3"
-        )
+        raise ContractBrokenError("observe() must raise ValueError for a report of another fleet size")
 
 
 def quantiles_are_ordered(make_predictor: Factory) -> None:
     """A higher quantile is never a lower speed, and none is NaN or negative."""
     forecast = _warm_up(make_predictor).predict()
     quantiles = np.stack([forecast.quantile(q) for q in (0.05, 0.25, 0.5, 0.75, 0.95)])
-    _require((quantiles >= 0).all(), "quantile(q) must not be NaN or negative, but is for some q")
-    _require((np.diff(quantiles, axis=0) >= 0).all(), "quantile(q) must not decrease when q grows, but does")
+    _require((quantiles >= 0).all(), "quantile(q) must not be NaN or negative")
+    _require((np.diff(quantiles, axis=0) >= 0).all(), "quantile(q) must not decrease when q grows")
 
 
 CHECKS: Mapping[str, Callable[[Factory], None]] = {
@@ -415,7 +351,6 @@ CHECKS: Mapping[str, Callable[[Factory], None]] = {
         predict_is_pure,
         defined_before_the_first_report,
         survives_gaps,
-        survives_zero_time,
         survives_garbage,
         survives_jumps,
         a_silent_worker_gets_a_usable_forecast,
@@ -461,15 +396,13 @@ def _require_same_future(predictor: Predictor, other: Predictor, message: str) -
 
 def _require_usable(forecast: Forecast) -> None:
     speed, spread = forecast.speed, forecast.spread
-    _require(
-        np.isfinite(speed).all() and (speed > 0).all(), f"forecast speeds must be positive and finite, got {speed}"
-    )
+    _require(((speed > 0) & (speed < np.inf)).all(), f"forecast speeds must be positive and finite, got {speed}")
     _require((spread >= 0).all(), f"forecast spreads must not be NaN or negative, got {spread}")
 
 
 def _require_unknown(predictor: Predictor, worker: int, message: str) -> None:
     spread = predictor.predict().spread[worker]
-    _require(np.isinf(spread), f"{message}, got {spread:.3g}")
+    _require(np.isinf(spread), f"{message}, with an infinite spread, got {spread:.3g}")
 
 
 def _require_workers(predictor: Predictor, expected: tuple[str, ...], call: str) -> None:

@@ -204,7 +204,6 @@ SABOTEURS = {
     "predict_is_pure": ImpurePredict,
     "defined_before_the_first_report": SureFromTheStart,
     "survives_gaps": TrustsReports,
-    "survives_zero_time": TrustsReports,
     "survives_garbage": TrustsReports,
     "survives_jumps": lambda: EWMA(smoothing=0.01),
     "a_silent_worker_gets_a_usable_forecast": TrustsReports,
