@@ -35,104 +35,83 @@ class SizingInputs:
     """Relative standard deviation of the forecast speeds; infinite where it is not known."""
 
 
-@dataclass(frozen=True)
-class Sizing:
-    """Chooses the sizes of the steps to come, after every round: as many pushes as there are workers.
-
-    By this rule everybody takes a full batch.
-    """
-
-    def sizes(self, inputs: SizingInputs) -> Sizes:
-        """Return the samples of each worker's next step, ``[W]``, at least 1."""
-        return np.full(len(inputs.sizes), inputs.batch, dtype=np.int64)
+Sizing: TypeAlias = Callable[[SizingInputs], Sizes]
+"""Samples of each worker's next step, ``[W]``, at least 1; asked after every round: as many pushes as workers."""
 
 
-@dataclass(frozen=True)
-class ForecastSizing(Sizing):
-    """Slow workers take less, so that all compute equally long, as far as forecasts allow. Paceline's own rule.
+def full_sizes(inputs: SizingInputs) -> Sizes:
+    """Return full batches for everybody."""
+    return np.full(len(inputs.sizes), inputs.batch, dtype=np.int64)
+
+
+def forecast_sizes(inputs: SizingInputs) -> Sizes:
+    """Return less for slow workers, so that all compute equally long, as far as forecasts allow. Paceline's own rule.
 
     The fastest takes a full batch. Nobody else is to compute longer, but for what the forecast's spread leaves open: a
     worker shrinks by as much as it is certainly slower. A smaller batch costs the same communication time for fewer
     samples. Where all of them together would cost more than 5% of the samples a second, all times are stretched until
     they do not.
 
-    Parameters
-    ----------
-    initial_share
-        Share of a full batch that a worker takes until its speed is known, above 0 and at most 1. A straggler that
-        starts with a full batch is stale before anything is known of it, and early gradients are the largest.
-
     Examples
     --------
     >>> nothing, full, speed = np.zeros(3), np.array([32, 32, 32]), np.array([80.0, 40.0, 10.0])
     >>> known = {"staleness": nothing, "speed": speed, "has_reports": speed > 0, "spread": nothing}
-    >>> ForecastSizing().sizes(SizingInputs(32, full, overhead_seconds=nothing, **known))
+    >>> forecast_sizes(SizingInputs(32, full, overhead_seconds=nothing, **known))
     array([32, 16,  4])
 
     Communication takes as long as the fastest computes:
 
-    >>> ForecastSizing().sizes(SizingInputs(32, full, overhead_seconds=np.full(3, 0.4), **known))
+    >>> forecast_sizes(SizingInputs(32, full, overhead_seconds=np.full(3, 0.4), **known))
     array([32, 28,  7])
     """
-
-    initial_share: float = 0.125
-
-    def __post_init__(self) -> None:
-        if not 0 < self.initial_share <= 1:
-            raise ValueError(f"initial_share must lie in (0, 1], got {self.initial_share}")
-
-    def sizes(self, inputs: SizingInputs) -> Sizes:
-        sizes_W = np.full(len(inputs.sizes), self.initial_share * inputs.batch)
-        if (known := inputs.has_reports).any():
-            speed_W, spread_W = inputs.speed[known], np.nan_to_num(inputs.spread[known], posinf=0.0)
-            fastest = int(speed_W.argmax())
-            # Speeds within one standard deviation of their ratio count as equal.
-            unsure_W = np.hypot(spread_W, spread_W[fastest])
-            slower_W = np.maximum(speed_W[fastest] / speed_W * np.exp(-unsure_W), 1.0)
-            sizes_W[known] = inputs.batch / _affordable_divisors(
-                slower_W, inputs.batch / speed_W, inputs.overhead_seconds[known]
-            )
-        # Rounded up, as a part of a sample is not worth its communication; but not for the sake of a last digit.
-        return np.clip(np.ceil(sizes_W * (1 - 1e-9)), 1, inputs.batch).astype(np.int64)
+    # An eighth of a full batch until a worker's speed is known: a straggler that starts with a full one is stale
+    # before anything is known of it, and early gradients are the largest.
+    sizes_W = np.full(len(inputs.sizes), 0.125 * inputs.batch)
+    if (known := inputs.has_reports).any():
+        speed_W, spread_W = inputs.speed[known], np.nan_to_num(inputs.spread[known], posinf=0.0)
+        fastest = int(speed_W.argmax())
+        # Speeds within one standard deviation of their ratio count as equal.
+        unsure_W = np.hypot(spread_W, spread_W[fastest])
+        slower_W = np.maximum(speed_W[fastest] / speed_W * np.exp(-unsure_W), 1.0)
+        sizes_W[known] = inputs.batch / _affordable_divisors(
+            slower_W, inputs.batch / speed_W, inputs.overhead_seconds[known]
+        )
+    # Rounded up, as a part of a sample is not worth its communication; but not for the sake of a last digit.
+    return np.clip(np.ceil(sizes_W * (1 - 1e-9)), 1, inputs.batch).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class StalenessSizing(Sizing):
-    """Stragglers take less by the staleness that they have shown: the same aim, without a forecast.
+def staleness_sizes(inputs: SizingInputs) -> Sizes:
+    """Return less for stragglers by the staleness that they have shown: the same aim, without a forecast.
 
     >>> staleness, speed = np.array([0.5, 2.0]), np.ones(2)
-    >>> inputs = SizingInputs(32, np.array([32, 32]), staleness, speed, speed > 0, np.zeros(2), np.zeros(2))
-    >>> StalenessSizing().sizes(inputs)
+    >>> staleness_sizes(
+    ...     SizingInputs(32, np.array([32, 32]), staleness, speed, speed > 0, np.zeros(2), np.zeros(2))
+    ... )
     array([32, 16])
     """
-
-    def sizes(self, inputs: SizingInputs) -> Sizes:
-        allowed = len(inputs.sizes) - 1
-        if not allowed:  # nobody else pushes: nothing is stale
-            return Sizing().sizes(inputs)
-        # Versions. The smoothed staleness of a worker that pushes alone fades towards 0; below this it counts as this.
-        ratio_W = np.where(inputs.staleness > 0, allowed / np.maximum(inputs.staleness, 1e-6), 1.0)
-        # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
-        sizes_W = np.asarray(inputs.sizes * np.sqrt(ratio_W), dtype=np.float64)
-        # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
-        sizes_W = sizes_W * (inputs.batch / sizes_W.max())
-        integer_W: Sizes = np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, inputs.batch).astype(np.int64)
-        return integer_W
+    allowed = len(inputs.sizes) - 1
+    if not allowed:  # nobody else pushes: nothing is stale
+        return full_sizes(inputs)
+    # Versions. The smoothed staleness of a worker that pushes alone fades towards 0; below this it counts as this.
+    ratio_W = np.where(inputs.staleness > 0, allowed / np.maximum(inputs.staleness, 1e-6), 1.0)
+    # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
+    sizes_W = np.asarray(inputs.sizes * np.sqrt(ratio_W), dtype=np.float64)
+    # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
+    sizes_W = sizes_W * (inputs.batch / sizes_W.max())
+    integer_W: Sizes = np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, inputs.batch).astype(np.int64)
+    return integer_W
 
 
-@dataclass(frozen=True)
-class BalancedSizing(Sizing):
-    """Batches that end together and add up to W full ones: LB-BSP (Chen et al., SoCC 2020), under a barrier.
+def balanced_sizes(inputs: SizingInputs) -> Sizes:
+    """Return batches that end together and add up to W full ones: LB-BSP (Chen et al., SoCC 2020), under a barrier.
 
     >>> speed = np.array([20.0, 10.0])
-    >>> inputs = SizingInputs(30, np.array([30, 30]), np.zeros(2), speed, speed > 0, np.zeros(2), np.zeros(2))
-    >>> BalancedSizing().sizes(inputs)
+    >>> balanced_sizes(
+    ...     SizingInputs(30, np.array([30, 30]), np.zeros(2), speed, speed > 0, np.zeros(2), np.zeros(2))
+    ... )
     array([40, 20])
     """
-
-    def sizes(self, inputs: SizingInputs) -> Sizes:
-        workers = len(inputs.sizes)
-        return split(inputs.speed, inputs.batch * workers, lower=1, comm=inputs.overhead_seconds).sizes
+    return split(inputs.speed, inputs.batch * len(inputs.sizes), lower=1, comm=inputs.overhead_seconds).sizes
 
 
 def _affordable_divisors(max_divisor_W: Array, full_batch_seconds_W: Array, comm_seconds_W: Array) -> Array:
@@ -160,50 +139,12 @@ def _affordable_divisors(max_divisor_W: Array, full_batch_seconds_W: Array, comm
     return divisors(float(np.exp(high)))
 
 
-class Compensation:
-    """Corrects a gradient for the change of the parameters since it was pulled; without a state, unless overridden."""
-
-    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled_parameters: Vector) -> Vector:
-        """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled_parameters``.
-
-        One that overflows is not applied, and must not change the state.
-        """
-        raise TypeError(
-            f"{type(self).__name__} must define compensate(worker, gradient, parameters, pulled_parameters), which "
-            "returns a gradient"
-        )
-
-    def state_dict(self) -> dict[str, Vector]:
-        """Return the state, arrays of ``[P]``."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Vector]) -> None:
-        """Resume from what ``state_dict`` returned."""
-
-
-@dataclass(frozen=True)
-class ConstantCompensation(Compensation):
-    """g + strength g * g * (w - w_pulled) (DC-ASGD-c; Zheng et al., ICML 2017, equation 10).
-
-    g * g stands for the diagonal of the Hessian.
-    """
-
-    strength: float = 0.04
-
-    def __post_init__(self) -> None:
-        if not self.strength >= 0:
-            raise ValueError(f"the strength of the delay compensation must be 0 or more, got {self.strength}")
-
-    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled_parameters: Vector) -> Vector:
-        change_P: Vector = self.strength * gradient * gradient * (parameters - pulled_parameters)
-        return gradient + change_P
-
-
 @dataclass(eq=False)
-class AdaptiveCompensation(Compensation):
-    """As `ConstantCompensation`, with strength / sqrt(ms + 1e-10), ms a running mean of g * g.
+class DelayCompensation:
+    """Corrects a gradient for the change of the parameters since it was pulled (DC-ASGD; Zheng et al., ICML 2017).
 
-    This is DC-ASGD-a (Zheng et al., ICML 2017, equation 14).
+    DC-ASGD-c: ``g + strength * g * g * (w - w_pulled)`` (equation 10); g * g stands for the diagonal of the Hessian.
+    DC-ASGD-a, with a ``decay``: ``strength / sqrt(ms + 1e-10)`` takes the place of the strength (equation 14).
 
     Parameters
     ----------
@@ -213,32 +154,34 @@ class AdaptiveCompensation(Compensation):
         Weight of the past in ms, in [0, 1): ms <- decay ms + (1 - decay) g * g, kept for each worker.
     """
 
-    strength: float = 2.0
-    decay: float = 0.95
+    strength: float
+    decay: float | None = None
     _mean_squares: dict[str, Vector] = field(default_factory=dict, init=False, repr=False)
     """The mean square of each worker's gradients, ``[P]``."""
 
-    def __post_init__(self) -> None:
-        if not self.strength >= 0:
-            raise ValueError(f"the strength of the delay compensation must be 0 or more, got {self.strength}")
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"decay, the weight of past gradients, must lie in [0, 1), got {self.decay}")
-
     def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled_parameters: Vector) -> Vector:
+        """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled_parameters``.
+
+        One that overflows is not applied, and must not change the state.
+        """
         square_P: Vector = gradient * gradient
+        moved_P: Vector = parameters - pulled_parameters
+        if self.decay is None:
+            return gradient + self.strength * square_P * moved_P
         mean_P: Vector = (1 - self.decay) * square_P
         if worker in self._mean_squares:
             mean_P += self.decay * self._mean_squares[worker]
-        change_P: Vector = self.strength / np.sqrt(mean_P + 1e-10) * square_P * (parameters - pulled_parameters)
-        compensated_P: Vector = gradient + change_P
+        compensated_P: Vector = gradient + self.strength / np.sqrt(mean_P + 1e-10) * square_P * moved_P
         if is_finite(compensated_P):
             self._mean_squares[worker] = mean_P
         return compensated_P
 
     def state_dict(self) -> dict[str, Vector]:
+        """Return the state, arrays of ``[P]``."""
         return {worker: square_P.copy() for worker, square_P in self._mean_squares.items()}
 
     def load_state_dict(self, state: Mapping[str, Vector]) -> None:
+        """Resume from what ``state_dict`` returned."""
         self._mean_squares = {worker: square_P.copy() for worker, square_P in state.items()}
 
 
@@ -266,18 +209,9 @@ def fleet_size_damping(staleness: int, workers: int) -> float:
     return 1.0 / max(workers, 1)
 
 
-@dataclass(frozen=True)
-class PolynomialDamping:
-    """(1 + tau) ** -power (FedAsync; Xie et al., 2019, section 5.2; FedBuff takes the power 0.5)."""
-
-    power: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.power >= 0:
-            raise ValueError(f"power must be 0 or more, got {self.power}")
-
-    def __call__(self, staleness: int, workers: int) -> float:
-        return float((1 + staleness) ** -self.power)
+def square_root_damping(staleness: int, workers: int) -> float:
+    """Return (1 + tau) ** -0.5 (FedBuff; Nguyen et al., AISTATS 2022)."""
+    return float((1 + staleness) ** -0.5)
 
 
 @dataclass(frozen=True)
@@ -304,11 +238,7 @@ class FreshVersionGate(Gate):
 class BoundedSlackGate(Gate):
     """At clock c a worker may start while c <= min c + slack (SSP; Ho et al., NIPS 2013, section 2)."""
 
-    slack: int = 3
-
-    def __post_init__(self) -> None:
-        if self.slack < 0:
-            raise ValueError(f"slack must be 0 steps or more, got {self.slack}")
+    slack: int
 
     def may_start(self, worker_state: WorkerState, fleet: Workers) -> bool:
         return worker_state.clock <= fleet.slowest.clock + self.slack
@@ -320,19 +250,10 @@ class SlackRangeGate(Gate):
 
     A worker that passes the lower bound as the fastest gets the number of extra steps after which, by the last two
     push times of it and of the slowest, it would wait least for the slowest's next push.
-
-    Parameters
-    ----------
-    low, high
-        The bounds, in steps.
     """
 
-    low: int = 3
-    high: int = 15
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.low <= self.high:
-            raise ValueError(f"low and high must be steps with 0 <= low <= high, got {self.low} and {self.high}")
+    low: int
+    high: int
 
     def on_push(self, worker_state: WorkerState, fleet: Workers) -> None:
         slowest = fleet.slowest
@@ -377,28 +298,15 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class MeanAggregation(Aggregation):
-    """The mean of a number of pushes is an update.
+    """The mean of a number of pushes is an update; by default of one from everybody (BSP)."""
 
-    Parameters
-    ----------
-    pushes
-        How many; 0 or less counts from the fleet's size: 0 is everybody (BSP), -2 all but two (two backup workers).
-        Never more than there are workers: those that are left when others have gone would wait forever.
-
-    Examples
-    --------
-    >>> from paceline.coordinator.asynchronous.workers import WorkerState
-    >>> fleet = Workers(members={name: WorkerState(name) for name in "abcd"})
-    >>> [MeanAggregation(count).is_ready(3, fleet, bound=None) for count in (3, 0, -1, 9)]
-    [True, False, True, False]
-    """
-
-    pushes: int
+    pushes: int | None = None
     averages_pushes: ClassVar[bool] = True
 
     def is_ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
-        return pushes >= max(min(wanted, len(fleet)), 1)
+        # never more than there are workers: those that are left when others have gone would wait forever
+        wanted = len(fleet) if self.pushes is None else min(self.pushes, len(fleet))
+        return pushes >= max(wanted, 1)
 
 
 @dataclass(frozen=True)

@@ -9,26 +9,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from paceline.coordinator.asynchronous.rules import (
-    AdaptiveCompensation,
     Aggregation,
-    BalancedSizing,
     BoundedSlackGate,
-    Compensation,
-    ConstantCompensation,
     Damping,
-    ForecastSizing,
+    DelayCompensation,
     FreshVersionGate,
     Gate,
     MeanAggregation,
     PacedAggregation,
-    PolynomialDamping,
     Sizing,
     SlackRangeGate,
-    StalenessSizing,
+    balanced_sizes,
     fleet_size_damping,
+    forecast_sizes,
+    full_sizes,
     inverse_damping,
     no_damping,
     shifted_inverse_damping,
+    square_root_damping,
+    staleness_sizes,
 )
 
 
@@ -66,10 +65,10 @@ class Scheme:
 
     name: str
     damping: Damping = no_damping
-    compensation: Compensation | None = None
+    compensation: DelayCompensation | None = None
     aggregation: Aggregation = field(default_factory=Aggregation)
     gate: Gate = field(default_factory=Gate)
-    sizing: Sizing = field(default_factory=Sizing)
+    sizing: Sizing = full_sizes
     bound: int | None = None
     abandons_stale_steps: bool = False
     weights_by_samples: bool = False
@@ -108,7 +107,7 @@ def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Sc
     return Scheme(
         name="SaPS" if forecast else "SaPS, no forecast",
         aggregation=PacedAggregation(),
-        sizing=ForecastSizing() if forecast else StalenessSizing(),
+        sizing=forecast_sizes if forecast else staleness_sizes,
         bound=10 * workers if bound is None else bound,
         abandons_stale_steps=True,
         weights_by_samples=True,
@@ -121,15 +120,15 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
     "saps-measured": lambda workers: saps(workers, forecast=False),
     # With the delay compensation of DC-ASGD-a; the server keeps two more rows of parameters a worker.
     "saps-dc": lambda workers: replace(
-        saps(workers), name="SaPS, compensated", compensation=AdaptiveCompensation(2.0, 0.95)
+        saps(workers), name="SaPS, compensated", compensation=DelayCompensation(2.0, 0.95)
     ),
     # Asynchronous parallel: every push is applied as it is, no worker waits (Recht et al., NIPS 2011).
     "asp": lambda workers: Scheme(name="ASP"),
     # Bulk-synchronous parallel: equal batches, one update of everybody's mean, a barrier.
-    "bsp": lambda workers: Scheme(name="BSP", aggregation=MeanAggregation(0), gate=FreshVersionGate(), bound=0),
+    "bsp": lambda workers: Scheme(name="BSP", aggregation=MeanAggregation(), gate=FreshVersionGate(), bound=0),
     # Load-balanced BSP: batches that end together, under a barrier (Chen et al., SoCC 2020).
     "lb-bsp": lambda workers: Scheme(
-        name="LB-BSP", aggregation=MeanAggregation(0), gate=FreshVersionGate(), bound=0, sizing=BalancedSizing()
+        name="LB-BSP", aggregation=MeanAggregation(), gate=FreshVersionGate(), bound=0, sizing=balanced_sizes
     ),
     # Stale-synchronous parallel: no worker is more than three steps ahead (Ho et al., NIPS 2013).
     "ssp": lambda workers: Scheme(name="SSP", gate=BoundedSlackGate(3)),
@@ -143,8 +142,8 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
     "sa-asgd": lambda workers: Scheme(name="SA-ASGD", damping=inverse_damping),
     # Delay-compensated ASGD: a constant strength, 0.04 as in the paper; an adaptive one, 2 and memory 0.95 (Zheng et
     # al., ICML 2017).
-    "dc-asgd-c": lambda workers: Scheme(name="DC-ASGD-c", compensation=ConstantCompensation(0.04)),
-    "dc-asgd-a": lambda workers: Scheme(name="DC-ASGD-a", compensation=AdaptiveCompensation(2.0, 0.95)),
+    "dc-asgd-c": lambda workers: Scheme(name="DC-ASGD-c", compensation=DelayCompensation(0.04)),
+    "dc-asgd-a": lambda workers: Scheme(name="DC-ASGD-a", compensation=DelayCompensation(2.0, 0.95)),
     # K-sync SGD: the mean of the first K of a version, the rest is canceled (Dutta et al., AISTATS 2018).
     "k-sync": lambda workers: Scheme(
         name="K-sync",
@@ -165,7 +164,7 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
     "k-batch-async": lambda workers: Scheme(name="K-batch-async", aggregation=MeanAggregation(max(workers // 2, 1))),
     # FedBuff: a mean of K pushes, each scaled by (1 + tau) ** -0.5 (Nguyen et al., AISTATS 2022).
     "fed-buff": lambda workers: Scheme(
-        name="FedBuff", aggregation=MeanAggregation(max(workers // 2, 1)), damping=PolynomialDamping(0.5)
+        name="FedBuff", aggregation=MeanAggregation(max(workers // 2, 1)), damping=square_root_damping
     ),
 }
 """Every scheme by its name, with the number of workers for its argument."""

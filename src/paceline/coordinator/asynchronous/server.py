@@ -20,7 +20,7 @@ from paceline._text import count
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, gradient_error
 from paceline.coordinator.asynchronous.schemes import Scheme
-from paceline.coordinator.asynchronous.store import ParameterStore, PendingPushes, Push
+from paceline.coordinator.asynchronous.store import ParameterStore, Push
 from paceline.coordinator.asynchronous.stragglers import SizePlanner, StalenessReport, straggler_threshold
 from paceline.coordinator.asynchronous.workers import StepToken, Workers, WorkerState, WorkerStep
 from paceline.predictors import Predictor
@@ -140,7 +140,7 @@ class Pulled:
     assigned: SampleBatch
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Verdict:
     """Verdict of the server on one push.
 
@@ -202,6 +202,8 @@ def applied_outcome(factor: float) -> Outcome:
 class Server:
     """Holds the parameters; hands them out with samples, and applies what comes back by the rules of a scheme.
 
+    Not safe for threads: an engine calls it from one, or under a lock.
+
     Parameters
     ----------
     parameters
@@ -235,10 +237,6 @@ class Server:
     ------
     ValueError
         If the parameters are no row of finite floats, or the batch or all samples are fewer than a step's fewest.
-
-    Notes
-    -----
-    Not safe for threads: an engine calls it from one, or under a lock.
 
     Examples
     --------
@@ -275,7 +273,7 @@ class Server:
                 "min_batch must be at least 1, and at most batch and the number of samples, got "
                 f"min_batch={min_batch}, batch={batch} and {sampler.samples} samples"
             )
-        self.store = ParameterStore(parameters, optimizer, scheme.compensation, copy=copy)
+        self.store = ParameterStore(parameters, optimizer, scheme, batch, copy=copy)
         self.scheme = scheme
         self.sampler = sampler
         self.batch = batch
@@ -283,9 +281,6 @@ class Server:
         self.fleet = Workers()
         self.ledger = Ledger()
         self._size_planner = SizePlanner(self.fleet, scheme.sizing, batch, predictor, min_batch)
-        self._gathered = PendingPushes(
-            scheme.aggregation.averages_pushes, scheme.weights_by_samples, batch, optimizer.is_linear
-        )
         self._next_step_id = 0
         for worker in workers:
             self.join(worker)
@@ -327,8 +322,7 @@ class Server:
             return None
         stamp = StepToken(self.version, self._next_step_id)
         self._next_step_id += 1
-        row = self._size_planner.rows[worker]
-        assigned = self.sampler.draw(int(self._size_planner.sizes[row]), self.min_batch)
+        assigned = self.sampler.draw(member.size, self.min_batch)
         member.step = WorkerStep(stamp, assigned, self.fleet.pushes)
         member.last_version = self.version
         return Pulled(stamp, self.store.parameters_for_step(stamp.step_id), assigned)
@@ -365,11 +359,7 @@ class Server:
         """
         member = self.fleet.members.get(worker)
         if member is None or member.step is None or member.step.stamp != stamp:
-            stale = member.get_abandoned_step(stamp) if member is not None else None
-            if stale is not None and (samples is None or 1 <= samples <= len(stale.assigned)):
-                # Its time is learned all the same: a worker whose steps are given up needs the forecast most.
-                self.report(worker, samples or len(stale.assigned), seconds, comm_seconds)
-            return self._unmatched_push(worker, stamp)
+            return self._unmatched_push(worker, stamp, samples, seconds, comm_seconds)
         assigned = len(member.step.assigned)
         count = assigned if samples is None else samples
         wrong = gradient_error(gradient, self.store.parameters)
@@ -422,7 +412,7 @@ class Server:
     @property
     def gathered(self) -> int:
         """Pushes that wait for others, to be applied with them."""
-        return len(self._gathered.pushes)
+        return len(self.store.pushes)
 
     @property
     def is_finished(self) -> bool:
@@ -432,7 +422,7 @@ class Server:
     @property
     def staleness(self) -> Array:
         """Each worker's smoothed staleness, ``[W]``, in versions; NaN before its first push."""
-        return np.array([member.staleness for member in self.fleet])
+        return self.fleet.staleness
 
     @property
     def expected_staleness(self) -> Array:
@@ -442,7 +432,7 @@ class Server:
     @property
     def sizes(self) -> Sizes:
         """Samples of each worker's next step, ``[W]``."""
-        return self._size_planner.sizes.copy()
+        return self.fleet.sizes
 
     def staleness_reports(self) -> list[StalenessReport]:
         """Return every worker's staleness, seen and forecast, and whether it is a straggler."""
@@ -465,7 +455,7 @@ class Server:
         """
         # Neither in the sampler nor applied: what workers hold, and what is gathered.
         held = [member.step.assigned for member in self.fleet if member.step is not None]
-        held += [push.assigned for push in self._gathered.pushes]
+        held += [push.assigned for push in self.store.pushes]
         sampler = {f"sampler/{name}": value for name, value in self.sampler.state_dict(held).items()}
         return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._next_step_id])}
 
@@ -489,7 +479,6 @@ class Server:
         # Beyond all tickets issued after the state was saved, of which none may fit a later step: more than a server
         # issues between two checkpoints.
         self._next_step_id = tickets + 2**40
-        self._gathered.pushes = []
         for member in self.fleet:
             member.step, member.abandoned_step, member.last_version = None, None, -1
 
@@ -508,22 +497,14 @@ class Server:
         assert step is not None
         factor = self.scheme.damping(staleness, len(self.fleet))
         push = Push(worker_state.name, step.assigned.head(count), staleness, factor, seconds)
-        if wrong := self.store.add_gradient(
-            worker_state.name, step.stamp.step_id, gradient, self._gathered.weight(push)
-        ):
+        if wrong := self.store.add(push, step.stamp.step_id, gradient):
             return self._end_wasted_step(worker_state, Outcome.REFUSED, wrong, seconds=seconds)
         worker_state.step = None
         self.sampler.return_samples(step.assigned.skip(count))
-        self._gathered.pushes.append(push)
         given_up = self._apply_gathered()
+        outcome = Outcome.GATHERED if self.store.pushes else applied_outcome(factor)
         return Verdict(
-            worker=worker_state.name,
-            outcome=Outcome.GATHERED if self._gathered.pushes else applied_outcome(factor),
-            version=self.fleet.version,
-            samples=count,
-            staleness=staleness,
-            factor=factor,
-            abandoned_workers=given_up,
+            worker_state.name, outcome, self.version, count, staleness, factor=factor, abandoned_workers=given_up
         )
 
     def _end_wasted_step(
@@ -532,28 +513,28 @@ class Server:
         samples = self._end_step(worker_state, outcome, staleness, seconds)
         given_up = self._apply_gathered()
         return Verdict(
-            worker=worker_state.name,
-            outcome=outcome,
-            version=self.fleet.version,
-            samples=samples,
-            staleness=staleness,
-            reason=reason,
-            abandoned_workers=given_up,
+            worker_state.name, outcome, self.version, samples, staleness, reason=reason, abandoned_workers=given_up
         )
 
-    def _unmatched_push(self, worker: str, stamp: StepToken) -> Verdict:
+    def _unmatched_push(
+        self, worker: str, stamp: StepToken, samples: int | None, seconds: float, comm_seconds: float
+    ) -> Verdict:
         """Return the verdict on a push that belongs to no step under way. It changes no parameters."""
         member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
         if member is None:
             reason = f"it is not one of the {len(self.fleet)} workers; call join first"
-        elif member.get_abandoned_step(stamp) is not None:
+        elif member.abandoned_step is not None and member.abandoned_step.stamp == stamp:
             outcome, reason = Outcome.DROPPED, "its step was given up before it came"
+            assigned = len(member.abandoned_step.assigned)
+            if samples is None or 1 <= samples <= assigned:
+                # Its time is learned all the same: a worker whose steps are given up needs the forecast most.
+                self.report(worker, samples or assigned, seconds, comm_seconds)
             member.abandoned_step = None
         elif stamp.version > self.fleet.version or stamp.step_id >= self._next_step_id:
             reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.fleet.version}"
         else:
             reason = f"its stamp {tuple(stamp)} is not that of a step under way; did it push twice?"
-        return Verdict(worker=worker, outcome=outcome, version=self.fleet.version, reason=reason)
+        return Verdict(worker, outcome, self.version, reason=reason)
 
     def _end_step(
         self, worker_state: WorkerState, outcome: Outcome, staleness: int = 0, seconds: float = math.nan
@@ -573,22 +554,20 @@ class Server:
 
     def _apply_gathered(self) -> tuple[str, ...]:
         """Apply the gathered pushes, if they are due; return the workers whose steps were given up after that."""
-        if not self._gathered.pushes:
+        if not self.store.pushes:
             return ()
         # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
         last = self.sampler.is_exhausted and all(member.step is None for member in self.fleet)
-        if not last and not self.scheme.aggregation.is_ready(len(self._gathered.pushes), self.fleet, self.scheme.bound):
+        if not last and not self.scheme.aggregation.is_ready(len(self.store.pushes), self.fleet, self.scheme.bound):
             self.store.accumulate()
             return ()
         # Many at one version are no more than a better mean: a longer way along it would leave where it holds.
-        factor = min(self._gathered.factor, float(max(len(self.fleet), 1)))
-        self.store.step(factor, self.sampler.applied, self._gathered.scale)
+        pushes = self.store.step(float(max(len(self.fleet), 1)), self.sampler.applied)
         self.fleet.version += 1
-        for push in self._gathered.pushes:
+        for push in pushes:
             self.sampler.mark_applied(push.assigned)
             outcome, samples = applied_outcome(push.factor), len(push.assigned)
             self.ledger.record(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
-        self._gathered.pushes = []
         if not self.scheme.abandons_stale_steps or self.scheme.bound is None:
             return ()
         # The scheme does not let steps finish that have passed the bound.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array
 from paceline.coordinator.asynchronous.rules import Sizing, SizingInputs
 from paceline.coordinator.asynchronous.workers import Workers
 from paceline.predictors import Predictor, Report
@@ -109,79 +109,69 @@ class SizePlanner:
     workers. A worker that pushed several times in it reports their sum, one that did not push reports nothing.
     """
 
-    def __init__(
-        self, fleet: Workers, sizing: Sizing, batch: int, predictor: Predictor | None, min_batch: int = 1
-    ) -> None:
+    def __init__(self, fleet: Workers, sizing: Sizing, batch: int, predictor: Predictor | None, min_batch: int) -> None:
         self.fleet, self.sizing, self.batch, self.min_batch = fleet, sizing, batch, min_batch
         self.predictor = predictor
         if predictor is not None:
             predictor.reset([])
-        self.rows: dict[str, int] = {}
-        """The place of each worker in the arrays."""
-        self._overhead_W, self._known_W = np.zeros(0), np.zeros(0, dtype=bool)
-        self.sizes: Sizes = np.empty(0, np.int64)
-        """Samples of each worker's next step, ``[W]``."""
         self.staleness: Array = np.empty(0)
-        """The staleness forecast for it, ``[W]``; NaN without a predictor."""
-        self._reset_round()
+        """The staleness forecast for each worker's next push, ``[W]``; NaN without a predictor."""
+        self._pushes = 0
 
     def join(self, worker: str) -> None:
-        """Add a worker, which the fleet has already, at the end; the round under way starts again."""
+        """Take in a worker, the last of the fleet; the round under way starts again."""
+        self.fleet.members[worker].size = self.batch
         if self.predictor is not None:
             self.predictor.join(worker)
-        self._overhead_W, self._known_W = np.append(self._overhead_W, 0.0), np.append(self._known_W, False)
-        self.sizes = np.append(self.sizes, self.batch)
-        self._on_fleet_change()
+        self._start_round()
 
     def leave(self, worker: str) -> None:
-        """Remove a worker, which the fleet has no more; the round under way starts again."""
+        """Forget a worker, which the fleet has no more; the round under way starts again."""
         if self.predictor is not None:
             self.predictor.leave(worker)
-        row = self.rows[worker]
-        self._overhead_W, self._known_W = np.delete(self._overhead_W, row), np.delete(self._known_W, row)
-        self.sizes = np.delete(self.sizes, row)
-        self._on_fleet_change()
+        self._start_round()
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float) -> None:
         """Learn what a step took, in seconds. Times that are not known, or invalid, are left out."""
-        row = self.rows[worker]
+        member = self.fleet.members[worker]
         self._pushes += 1
         if 0 < seconds < math.inf:
-            self._samples_W[row] += samples
-            self._seconds_W[row] += seconds
+            member.round_samples += samples
+            member.round_seconds += seconds
         if 0 <= comm_seconds < math.inf:
-            # Weight of the newest overhead, the time of a step besides computing, in a worker's average.
-            self._overhead_W[row] += 0.2 * (comm_seconds - self._overhead_W[row])
-        if self._pushes < len(self.rows):
+            # Weight of the newest overhead in a worker's average.
+            member.overhead_seconds += 0.2 * (comm_seconds - member.overhead_seconds)
+        if self._pushes < len(self.fleet):
             return
         if self.predictor is not None:
-            reported_W = self._seconds_W > 0
-            samples_W, seconds_W = (np.where(reported_W, sum_W, np.nan) for sum_W in (self._samples_W, self._seconds_W))
+            seconds_W = np.array([member.round_seconds for member in self.fleet])
+            samples_W = np.array([member.round_samples for member in self.fleet], dtype=np.float64)
+            samples_W[seconds_W == 0] = seconds_W[seconds_W == 0] = np.nan
             self.predictor.observe(Report(samples=samples_W, seconds=seconds_W))
-            self._known_W |= reported_W
-        self._reset_round()
-        self._plan_sizes()
+            for member in self.fleet:
+                member.has_reports |= member.round_seconds > 0
+        self._start_round()
 
-    def _on_fleet_change(self) -> None:
-        self.rows = {member.name: row for row, member in enumerate(self.fleet)}
-        self._reset_round()
-        if self.rows:
-            self._plan_sizes()
-
-    def _reset_round(self) -> None:
+    def _start_round(self) -> None:
+        """Plan the sizes of the round to come."""
         self._pushes = 0
-        self._samples_W, self._seconds_W = np.zeros(len(self.rows)), np.zeros(len(self.rows))
-
-    def _plan_sizes(self) -> None:
+        for member in self.fleet:
+            member.round_samples, member.round_seconds = 0, 0.0
+        workers = len(self.fleet)
+        if not workers:
+            return
         if self.predictor is None:
-            speed_W, spread_W = np.ones(len(self.rows)), np.zeros(len(self.rows))
-            known_W = np.ones(len(self.rows), dtype=bool)
+            speed_W, spread_W, known_W = np.ones(workers), np.zeros(workers), np.ones(workers, dtype=bool)
         else:
             forecast = self.predictor.predict()
             speed_W, spread_W = forecast.speed, forecast.spread
-            known_W = self._known_W  # the forecasts of others are guesses
-        seen_W = np.array([member.staleness for member in self.fleet])
-        inputs = SizingInputs(self.batch, self.sizes, seen_W, speed_W, known_W, self._overhead_W, spread_W)
-        self.sizes = np.maximum(self.sizing.sizes(inputs), self.min_batch)
-        forecast_W = expected_staleness(self._overhead_W + self.sizes / speed_W)
-        self.staleness = np.full(len(seen_W), math.nan) if self.predictor is None else forecast_W
+            known_W = np.array([member.has_reports for member in self.fleet])  # the forecasts of others are guesses
+        overhead_W = np.array([member.overhead_seconds for member in self.fleet])
+        inputs = SizingInputs(
+            self.batch, self.fleet.sizes, self.fleet.staleness, speed_W, known_W, overhead_W, spread_W
+        )
+        sizes_W = np.maximum(self.sizing(inputs), self.min_batch)
+        for member, size in zip(self.fleet, sizes_W.tolist(), strict=True):
+            member.size = size
+        forecast_W = expected_staleness(overhead_W + sizes_W / speed_W)
+        self.staleness = np.full(workers, math.nan) if self.predictor is None else forecast_W

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
+from paceline._arrays import Array, Sizes
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 
 
@@ -48,6 +51,15 @@ class WorkerState:
     """When it pushed, the last two times, in the caller's seconds."""
     extra_steps: int = 0
     """Steps that it may take beyond the lower bound of DSSP."""
+    size: int = 0
+    """Samples of its next step."""
+    overhead_seconds: float = 0.0
+    """Time of a step besides computing, smoothed."""
+    has_reports: bool = False
+    """Whether its forecast rests on a report."""
+    round_samples: int = 0
+    """Samples whose time it reported in the round under way."""
+    round_seconds: float = 0.0
 
     def record(self, staleness: int, now: float) -> None:
         known = not math.isnan(self.staleness)
@@ -55,10 +67,6 @@ class WorkerState:
         self.staleness = self.staleness + 0.2 * (staleness - self.staleness) if known else float(staleness)
         self.clock += 1
         self.push_times = (*self.push_times[-1:], now)
-
-    def get_abandoned_step(self, stamp: StepToken) -> WorkerStep | None:
-        """Return the step that was given up while the worker was computing it, if this is its stamp."""
-        return self.abandoned_step if self.abandoned_step is not None and self.abandoned_step.stamp == stamp else None
 
 
 @dataclass(eq=False)
@@ -78,6 +86,16 @@ class Workers:
 
     def __iter__(self) -> Iterator[WorkerState]:
         return iter(self.members.values())
+
+    @property
+    def sizes(self) -> Sizes:
+        """Samples of each worker's next step, ``[W]``."""
+        return np.array([member.size for member in self], dtype=np.int64)
+
+    @property
+    def staleness(self) -> Array:
+        """Each worker's smoothed staleness, ``[W]``, in versions; NaN before its first push."""
+        return np.array([member.staleness for member in self])
 
     @property
     def slowest(self) -> WorkerState:
