@@ -318,8 +318,8 @@ there are some; at most 12 traces of a set and 16 workers of each, RMSE over the
 
 {over_sets}
 
-NARX is behind ARIMA on one set of CM-DARE, whose jobs have fifty to a hundred speeds each, slightly on azure_vm, and
-on two made fleets whose covariates come late or mislead (queues, misled).
+NARX is behind ARIMA on one set of CM-DARE, whose jobs have fifty to a hundred speeds each, and on a made fleet whose
+covariates mislead (misled).
 
 ## Federated: adapt the batch alone
 

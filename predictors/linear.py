@@ -159,6 +159,32 @@ FORGETTING = 0.998
 """Factor by which the weight of the past shrinks in each iteration: one counts half after 350."""
 
 
+def rls_step(
+    weights_WF: Array, covariance_WFF: Array, inputs_WF: Array, error_W: Array, penalty_W: Array, max_trace: float
+) -> None:
+    """Take one weighted step of recursive least squares in place, against the error of each worker's forecast.
+
+    Without an error (NaN) a worker learns nothing. An example counts ``penalty_W`` times less, at least 1. Forgetting
+    inflates the covariance, without end where inputs stay zero, so its trace is bounded.
+    """
+    seen_W, noise_W = np.isfinite(error_W), FORGETTING * penalty_W
+    if not seen_W.all():  # of endless noise nothing is learned
+        error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
+    # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although
+    # they fit into the cache.
+    for first in range(0, len(error_W), 4096):
+        of = slice(first, first + 4096)
+        covariance_BFF, inputs_BF = covariance_WFF[of], inputs_WF[of]
+        moved_BF = np.einsum("wfg,wg->wf", covariance_BFF, inputs_BF)
+        total_B = noise_W[of] + np.add.reduce(inputs_BF * moved_BF, axis=1)
+        weights_WF[of] += moved_BF * (error_W[of] / total_B)[:, None]
+        learned_BF = moved_BF * (1.0 / np.sqrt(total_B))[:, None]
+        covariance_BFF -= learned_BF[:, :, None] * learned_BF[:, None, :]
+        trace_B = np.add.reduce(covariance_BFF.diagonal(0, 1, 2), axis=1)
+        factor_B = np.minimum(1.0 / FORGETTING, max_trace / np.maximum(trace_B, 1e-300))
+        covariance_BFF *= np.where(seen_W[of], factor_B, 1.0)[:, None, None]
+
+
 class RLS(FleetPredictor):
     """Robust recursive least squares: a linear ARX model of each worker that never stops learning.
 
@@ -265,31 +291,13 @@ class RLS(FleetPredictor):
         log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(covariates_WD)
         target_W = target_change(self.state, log_speed_W, scale_W)
         error_W = target_W - np.add.reduce(inputs_WF * self.state["weights"], axis=1)
-        self._step(inputs_WF, error_W, example_penalty(error_W, inputs_WF, inputs_WF.shape[1]))
+        rls_step(
+            self.state["weights"],
+            self.state["covariance"],
+            inputs_WF,
+            error_W,
+            example_penalty(error_W, inputs_WF, inputs_WF.shape[1]),
+            max_trace=float(self.prior_variance_.sum()),
+        )
         self._cached = None
         advance_inputs(self.state, log_speed_W, covariates_WD, scale_W)
-
-    def _step(self, inputs_WF: Array, error_W: Array, penalty_W: Array) -> None:
-        """Take one weighted step of recursive least squares in place, against the error of each worker's forecast.
-
-        Without an error (NaN) a worker learns nothing. An example counts ``penalty_W`` times less, at least 1.
-        Forgetting inflates the covariance, without end where inputs stay zero, so its trace is at most the prior's.
-        """
-        weights_WF, covariance_WFF = self.state["weights"], self.state["covariance"]
-        largest_trace = float(self.prior_variance_.sum())
-        seen_W, noise_W = np.isfinite(error_W), FORGETTING * penalty_W
-        if not seen_W.all():  # of endless noise nothing is learned
-            error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
-        # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although
-        # they fit into the cache.
-        for first in range(0, len(error_W), 4096):
-            of = slice(first, first + 4096)
-            covariance_BFF, inputs_BF = covariance_WFF[of], inputs_WF[of]
-            moved_BF = np.einsum("wfg,wg->wf", covariance_BFF, inputs_BF)
-            total_B = noise_W[of] + np.add.reduce(inputs_BF * moved_BF, axis=1)
-            weights_WF[of] += moved_BF * (error_W[of] / total_B)[:, None]
-            learned_BF = moved_BF * (1.0 / np.sqrt(total_B))[:, None]
-            covariance_BFF -= learned_BF[:, :, None] * learned_BF[:, None, :]
-            trace_B = np.add.reduce(covariance_BFF.diagonal(0, 1, 2), axis=1)
-            factor_B = np.minimum(1.0 / FORGETTING, largest_trace / np.maximum(trace_B, 1e-300))
-            covariance_BFF *= np.where(seen_W[of], factor_B, 1.0)[:, None, None]

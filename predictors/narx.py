@@ -1,20 +1,21 @@
 """NARX: a nonlinear autoregression on past speeds and on past and current covariates.
 
-Axes: W workers, D covariates, P speed lags, Q covariate lags, F inputs of the network, T iterations.
+Axes: W workers, D covariates, P speed lags, Q covariate lags, F inputs of the network, L inputs of the linear path
+and of a worker's correction, T iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from paceline._arrays import Array
 from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import require_int
-from paceline.predictors.linear import running_scale, target_change
+from paceline.predictors.linear import example_penalty, rls_step, running_scale, target_change
 from paceline.predictors.network import (
     LOG_SPEED_RANGE,
     Columns,
@@ -36,7 +37,20 @@ RIDGE_STRENGTHS = (100.0, 10_000.0)
 """How strongly the linear path is shrunk, in windows; validation chooses. Less than 100 makes it worse where the second
 half of a trace is unlike the first."""
 
+CORRECTION_VARIANCES = (0.01, 0.05)
+"""How far a worker is expected to differ from the network, as variances of its correction's weights: of past speeds, in
+running scales, and of covariates, in standard deviations. A third of the first is worse on most sets."""
+
 DEFAULT_TRAINING = Training()
+
+
+class ExpectedChange(NamedTuple):
+    """The next change of log speed, in running scales: the network's, and each worker's correction of it."""
+
+    network_W: Array
+    inputs_WL: Array
+    unbounded_W: Array
+    correction_W: Array
 
 
 class NARX(Network):
@@ -52,6 +66,10 @@ class NARX(Network):
     The linear path is fitted in closed form, and the network to what it leaves. A network without the path is fitted
     too, and is what serves unless the path is clearly better on the part of the traces that validates. Before the fit,
     the forecast is the last speed.
+
+    While it serves, each worker learns a linear correction of the network by recursive least squares, since one network
+    for all cannot know that a covariate slows one worker more than another. The correction counts as far as it has
+    made that worker's recent forecasts better.
 
     Parameters
     ----------
@@ -96,6 +114,7 @@ class NARX(Network):
         self.covariate_lags = covariate_lags
         self.hidden = hidden
         self.training = training
+        self._cached: tuple[Array, Array, ExpectedChange] | None = None
 
     def _fit_weights(self, windows: Windows, fit_options: FitOptions) -> dict[str, Array]:
         from paceline.predictors.torch_fit import fit_residual
@@ -117,14 +136,22 @@ class NARX(Network):
         return with_path if gains else alone
 
     def initial_state(self, num_workers: int) -> dict[str, Array]:
-        covariates = len(self.covariate_names_)
+        covariates, variance_L = len(self.covariate_names_), self._correction_variance()
         return {
             "log_speed": np.full((num_workers, self.lags), np.nan),
             "scale": np.full(num_workers, np.nan),
             "seen": np.zeros(num_workers),
             "averages": np.zeros((num_workers, 1 + covariates, len(SMOOTHINGS))),
             "past_covariates": np.zeros((num_workers, self.covariate_lags, covariates)),
+            "correction": np.zeros((num_workers, len(variance_L))),
+            "covariance": np.tile(np.diag(variance_L), (num_workers, 1, 1)),
+            "loss_saved": np.zeros(num_workers),
         }
+
+    def _correction_variance(self) -> Array:
+        """Return the variance of each weight of a correction before it learns, ``[L]``."""
+        past, driven = self.lags - 1 + len(SMOOTHINGS), (len(SMOOTHINGS) + 1) * len(self.covariate_names_)
+        return np.repeat(CORRECTION_VARIANCES, [past, driven])
 
     def _advance(self, worker_states: WorkerStates, log_speed_W: Array, covariates_WD: Array) -> WorkerStates:
         """Return the state one iteration later; a worker that did not report keeps its past speeds and averages."""
@@ -153,9 +180,54 @@ class NARX(Network):
         last_W = worker_states["log_speed"][:, 0]
         if not self.weights_:
             return last_W
-        inputs_WF = self._inputs(worker_states, covariates_WD)
-        change_W = running_scale(worker_states) * residual_layer(np, self.weights_, self.lags - 1, inputs_WF)
-        return np.asarray(np.clip(last_W + change_W, *LOG_SPEED_RANGE))
+        expected = self._expect_change(worker_states, covariates_WD)
+        # the odds of the corrected forecast against the network's alone
+        share_W = 1.0 / (1.0 + np.exp(-worker_states["loss_saved"]))
+        change_W = expected.network_W + share_W * expected.correction_W
+        return np.asarray(np.clip(last_W + running_scale(worker_states) * change_W, *LOG_SPEED_RANGE))
+
+    def _expect_change(self, worker_states: WorkerStates, covariates_WD: Array) -> ExpectedChange:
+        """Return the next change of log speed, cached from the forecast until its iteration is learned."""
+        cached = self._cached
+        if cached is None or cached[0] is not worker_states["log_speed"] or cached[1] is not covariates_WD:
+            inputs_WF = self._inputs(worker_states, covariates_WD)
+            network_W = residual_layer(np, self.weights_, self.lags - 1, inputs_WF)
+            inputs_WL = self._correction_inputs(inputs_WF, running_scale(worker_states))
+            sum_W = (inputs_WL * worker_states["correction"]).sum(axis=1)
+            # at most 10 running scales, whatever a worker has learned
+            expected = ExpectedChange(network_W, inputs_WL, sum_W, np.clip(sum_W, -10.0, 10.0))
+            cached = self._cached = (worker_states["log_speed"], covariates_WD, expected)
+        return cached[2]
+
+    def _correction_inputs(self, inputs_WF: Array, scale_W: Array) -> Array:
+        """Return past speeds in running scales, and covariates in standard deviations, at most 4."""
+        past = self.lags - 1 + len(SMOOTHINGS)
+        inputs_WL = inputs_WF[:, : past + (len(SMOOTHINGS) + 1) * len(self.covariate_names_)].copy()
+        inputs_WL[:, past:] = np.clip(inputs_WL[:, past:] * scale_W[:, None], -4.0, 4.0)
+        return inputs_WL
+
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        log_speed_W = np.log(speed_W)
+        if self.weights_:
+            self._learn_correction(log_speed_W, covariates_WD)
+        self.state = self._advance(self.state, log_speed_W, covariates_WD)
+
+    def _learn_correction(self, log_speed_W: Array, covariates_WD: Array) -> None:
+        """Learn what the network missed, and whether the correction was right; a silent worker learns nothing."""
+        worker_states, expected = self.state, self._expect_change(self.state, covariates_WD)
+        missed_W = target_change(worker_states, log_speed_W, running_scale(worker_states)) - expected.network_W
+        saved_W = huber(missed_W) - huber(missed_W - expected.correction_W)
+        before_W = worker_states["loss_saved"]
+        worker_states["loss_saved"] = np.where(np.isfinite(saved_W), 0.99 * before_W + saved_W, before_W)
+        error_W = missed_W - expected.unbounded_W
+        rls_step(
+            worker_states["correction"],
+            worker_states["covariance"],
+            expected.inputs_WL,
+            error_W,
+            example_penalty(error_W, expected.inputs_WL, expected.inputs_WL.shape[1]),
+            max_trace=float(self._correction_variance().sum()),
+        )
 
     def _inputs(self, worker_states: dict[str, Array], covariates_WD: Array) -> Array:
         """Return what the linear path sees, all of it in running scales, then the covariates now and in the past."""
@@ -192,12 +264,17 @@ class NARX(Network):
         return huber_loss(windows, partial(residual_layer, np, weights, self.lags - 1))
 
 
+def huber(error: Array) -> Array:
+    """Return half the square of errors up to 1, and the size of larger ones, less one half."""
+    size = np.abs(error)
+    return np.where(size < 1.0, np.square(size) / 2.0, size - 0.5)
+
+
 def huber_loss(windows: Windows, forecast: Callable[[Array], Array]) -> float:
     """Return the mean Huber loss of forecasts from inputs ``[N, F]``, over the windows that validate."""
     losses = []
     for inputs_NF, targets_N in _iter_blocks(windows, for_validation=True):
-        error_N = np.abs(forecast(inputs_NF) - targets_N)
-        losses.append(np.where(error_N < 1.0, np.square(error_N) / 2.0, error_N - 0.5))
+        losses.append(huber(forecast(inputs_NF) - targets_N))
     return float(np.concatenate(losses).mean())
 
 

@@ -21,8 +21,8 @@ def driven(seed, noise_W, iterations=300):
     return Trace(np.exp(log_speed_TW), np.ones(shape), covariates=busy_TW[:, :, None], covariate_names=["busy"])
 
 
-def errors(predictor, trace):
-    result = backtest(predictor, trace)
+def errors(predictor, trace, warmup=50):
+    result = backtest(predictor, trace, warmup=warmup)
     return np.sqrt(np.nanmean(np.square(np.log(result.forecast_TW / result.actual_TW)[result.warmup :]), axis=0))
 
 
@@ -57,6 +57,14 @@ def test_without_a_gain_there_is_no_linear_path():
 @pytest.mark.slow
 def test_with_a_gain_there_is_a_linear_path(steady):
     assert steady.weights_["linear"].any()
+
+
+@pytest.mark.slow
+def test_a_worker_unlike_the_fitted_ones_is_learned(steady):
+    slowed = driven(6, np.full(3, 0.1), iterations=600)
+    hastened = Trace(1.0 / slowed.samples, slowed.seconds, covariates=slowed.covariates, covariate_names=["busy"])
+    assert np.all(errors(steady, hastened[:200]) > 0.16), "it was fitted to workers that the same covariate slows"
+    assert np.all(errors(steady, hastened, warmup=300) < 0.15), "their noise alone is 0.1"
 
 
 @pytest.mark.slow
