@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline import _text
 from paceline._arrays import Array, Mask, Sizes, substate
-from paceline.coordinator.federated.rounds import LAST_CLIENT_PHRASES, ForecastSource, Reason, RoundReport
+from paceline.coordinator.federated.rounds import ForecastSource, RoundReport
 from paceline.predictors import Curves, Forecast, Predictor, Report
 
 ClientIndices = NDArray[np.intp]
@@ -200,10 +199,8 @@ class Clients:
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Load a state, into a new object only: one that is incomplete or of another predictor may fail half-way."""
         own = substate(state, "clients")
-        if missing := {"names", "devices", *CLIENT_COLUMNS} - set(own):
-            raise ValueError(f"the state lacks {sorted(missing)}: load one that this version of paceline saved")
         names = [str(name) for name in own["names"]]
-        if wrong := [name for name in CLIENT_COLUMNS if len(own[name]) != len(names)]:
+        if wrong := [name for name in CLIENT_COLUMNS if len(own.get(name, ())) != len(names)]:
             raise ValueError(
                 f"the state must have one entry for each client in every column, but {wrong} do not: load "
                 "one that this version of paceline saved"
@@ -214,10 +211,7 @@ class Clients:
         for part, predictor in self._predictors.items():
             predictor.load_state_dict(substate(state, part))
             if list(predictor.workers) != names:
-                raise ValueError(
-                    f"the predictor of {part} in the state has other clients than the state itself: load one that "
-                    "this version of paceline saved"
-                )
+                raise ValueError(f"the predictor of {part} in the state has other clients than the state itself")
 
     def _cached_forecast(self, quantity: str) -> Forecast:
         """Return the forecast of all rows, made once a round."""
@@ -293,14 +287,10 @@ class BatchTimeFits:
         due_W, rested_W = turn_W >= MIN_TEST_REPORTS, turn_W >= -4 * self.retest_after
         suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))
         over_W = tested_W & (turn_W >= 8)
-        cleared_W = ~trusted_W & (
-            (low_W > MIN_BATCH_TIME_SLOPE) | (over_W & ((slope_W > MIN_BATCH_TIME_SLOPE) | ~varied_W))
-        )
-        found_W = (
-            tested_W
-            & ~cleared_W
-            & (over_W | (varied_W & (turn_W >= MIN_TEST_REPORTS) & (high_W < MIN_BATCH_TIME_SLOPE)))
-        )
+        follows_W = (low_W > MIN_BATCH_TIME_SLOPE) | (over_W & ((slope_W > MIN_BATCH_TIME_SLOPE) | ~varied_W))
+        cleared_W = ~trusted_W & follows_W
+        is_flat_W = varied_W & due_W & (high_W < MIN_BATCH_TIME_SLOPE)
+        found_W = tested_W & ~cleared_W & (over_W | is_flat_W)
         columns["base"][index_W[suspect_W]] = size_W[suspect_W]
         changes = [suspect_W, cleared_W, found_W]
         columns["state"][index_W] = np.select(changes, [FitState.TESTED, FitState.TRUSTED, FitState.FLAT], state_W)
@@ -329,11 +319,8 @@ class BatchTimeFits:
     def seconds(self, index_W: ClientIndices) -> Array:
         """Return the usual time of clients whose time does not follow their batch, ``[W]``; NaN for all others."""
         flat_W = self.state(index_W) == FitState.FLAT
-        count_W, seconds_W = (
-            self.clients.column_values("fit_count", index_W),
-            self.clients.column_values("fit_y", index_W),
-        )
-        return np.where(flat_W, np.exp(seconds_W / np.where(flat_W, count_W, 1.0)), np.nan)
+        count_W = np.where(flat_W, self.clients.column_values("fit_count", index_W), 1.0)
+        return np.where(flat_W, np.exp(self.clients.column_values("fit_y", index_W) / count_W), np.nan)
 
 
 def _log_log_slope(moment_6W: Array) -> tuple[Array, Array, Mask]:
@@ -390,31 +377,3 @@ def _max_elapsed_seconds(report: RoundReport) -> Array:
     """Return the longest time that a reply can have taken by the server's clock, ``[W]``; NaN if not measured."""
     # Two clocks may differ by this factor, and by this many seconds, and both be right.
     return 1.01 * report.elapsed + 0.01
-
-
-def summarize_round(
-    client_names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes
-) -> str:
-    """Return a sentence about a round: clients asked, their samples, the time of replies, and the slowest client."""
-    planned_W = size_W > 0
-    count = int(planned_W.sum())
-    if not count:
-        return "No client is asked: none could reply by the deadline, or has data or memory for a sample."
-    who = f"{_text.count(count, 'client')} asked"
-    if count < len(size_W):
-        who += f", {len(size_W) - count} left out"
-    if np.any(source_W == ForecastSource.NOTHING):
-        return f"{who}: equal batches, as no client has reported yet."
-    unseen = int(np.isin(source_W[planned_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
-    cold = f"; {unseen} of them never seen" if unseen else ""
-    end, typical = float(seconds_W.max()), float(np.median(seconds_W[planned_W]))
-    last = int(np.argmax(seconds_W))
-    # A client expected this many times as late as the median is named in the summary of the round.
-    if end > 1.2 * typical:
-        last_text = f"; the last is {client_names[last]}{LAST_CLIENT_PHRASES.get(Reason(reason_W[last]), '')}"
-    else:
-        last_text = ""
-    return (
-        f"{who}{cold}, with {size_W[planned_W].min()} to {size_W.max()} samples a step: all replies are expected after "
-        f"{_text.duration(end)}, the median after {_text.duration(typical)}{last_text}."
-    )

@@ -22,7 +22,6 @@ from paceline.coordinator.federated.clients import (
     Clients,
     plausible_comm_times,
     plausible_speeds,
-    summarize_round,
 )
 from paceline.coordinator.federated.rounds import ForecastSource, Reason, RoundPlan, RoundReport
 from paceline.coordinator.federated.sizes import RoundInputs, choose_sizes
@@ -281,7 +280,6 @@ class FederatedBalancer:
             deadline=self.deadline,
             is_reduced=batch < self.batch,
             round_index=self.rounds,
-            summary=summarize_round(names, size_W, seconds_W, source_W, reason_W),
         )
 
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:
@@ -333,7 +331,7 @@ class FederatedBalancer:
         ValueError
             If it is not such a whole state. Nothing is changed then.
         """
-        if not {"rounds", "unanswered", "clients/names"} <= set(state):
+        if not {"rounds", "unanswered", "clients/names", "clients/devices"} <= set(state):
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
         clients = Clients(self.predictor)
         clients.load_state_dict(state)
@@ -355,16 +353,17 @@ class FederatedBalancer:
         mean_size = float(plan.sizes[plan.participating].mean()) if len(index_W) else 1.0
         batch_fits = BatchTimeFits(clients, self.try_again)
         found, cleared = batch_fits.learn(index_W[accepted_W], samples_W, seconds_W, size_W[accepted_W], mean_size)
-        for changed, sentence in (
-            (
-                found,
+        if len(found):
+            logger.warning(
                 "the time of %s does not depend on the batch size, which stays at the mean: let clients train for the "
                 "local steps and with the batch size that they are asked for, not for epochs",
-            ),
-            (cleared, "the time of %s now depends on the batch size, which is balanced from here on"),
-        ):
-            if names := [report.clients[i] for i in np.flatnonzero(np.isin(index_W, changed))]:
-                logger.warning(sentence, join_names(names))
+                join_names([clients.names[row] for row in found]),
+            )
+        if len(cleared):
+            logger.warning(
+                "the time of %s now depends on the batch size, which is balanced from here on",
+                join_names([clients.names[row] for row in cleared]),
+            )
         doubtful_W = np.isfinite(report.speed) & ~accepted_W
         columns["rejected"][index_W[doubtful_W]] += 1
         columns["rejected"][index_W[accepted_W]] = 0

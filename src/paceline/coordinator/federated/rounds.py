@@ -189,8 +189,6 @@ class RoundPlan:
         Whether all batches are less than the mean one, as no client has replied so far.
     round_index
         How many rounds had been reported when it was made.
-    summary
-        The whole round in a sentence.
     """
 
     clients: tuple[str, ...]
@@ -209,7 +207,6 @@ class RoundPlan:
     deadline: float | None
     is_reduced: bool
     round_index: int
-    summary: str
 
     @cached_property
     def participating(self) -> Mask:
@@ -226,6 +223,27 @@ class RoundPlan:
     def index_by_client(self) -> dict[str, int]:
         """Index of each client in the arrays."""
         return {client: i for i, client in enumerate(self.clients)}
+
+    @cached_property
+    def summary(self) -> str:
+        """The whole round in a sentence: clients asked, their samples, the time of replies, and the slowest client."""
+        planned_W = self.participating
+        if not planned_W.any():
+            return "No client is asked: none could reply by the deadline, or has data or memory for a sample."
+        who = f"{count(int(planned_W.sum()), 'client')} asked"
+        if not planned_W.all():
+            who += f", {int((~planned_W).sum())} left out"
+        if np.any(self.source == ForecastSource.NOTHING):
+            return f"{who}: equal batches, as no client has reported yet."
+        unseen = int(np.isin(self.source[planned_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
+        cold = f"; {unseen} of them never seen" if unseen else ""
+        typical, last, last_text = float(np.median(self.seconds[planned_W])), int(np.argmax(self.seconds)), ""
+        if self.makespan > 1.2 * typical:  # only one that is late by so much is named
+            last_text = f"; the last is {self.clients[last]}{LAST_CLIENT_PHRASES.get(Reason(self.reasons[last]), '')}"
+        return (
+            f"{who}{cold}, with {self.sizes[planned_W].min()} to {self.sizes.max()} samples a step: all replies are "
+            f"expected after {duration(self.makespan)}, the median after {duration(typical)}{last_text}."
+        )
 
     def why(self, client: object) -> str:
         """Return why a client computes with its batch, in a sentence.
@@ -244,28 +262,27 @@ class RoundPlan:
         name, samples = self.clients[i], count(int(self.sizes[i]), "sample")
         time, comm, steps = duration(self.seconds[i]), duration(self.comm_seconds[i]), self.local_steps
         limit = "" if self.deadline is None else duration(self.deadline)
-        if reason == Reason.NO_ROOM:
-            sentence = f"{name} is not asked: its data or its memory holds no sample."
-        elif reason == Reason.LEFT_OUT:
-            sentence = (
+        sentences = {
+            Reason.NO_ROOM: f"{name} is not asked: its data or its memory holds no sample.",
+            Reason.LEFT_OUT: (
                 f"{name} is not asked: even with the smallest batch it would miss the deadline of {limit}, at "
                 f"{speed:.3g} samples/s {SOURCE_PHRASES[source]} and {comm} to communicate."
-            )
-        elif reason == Reason.TRIED_AGAIN:
-            sentence = (
+            ),
+            Reason.TRIED_AGAIN: (
                 f"{name} gets the smallest batch, {samples}, though it may miss the deadline of {limit}: left out for "
                 "long, its data would be starved and its speed never measured again."
-            )
-        elif reason == Reason.TESTED:
-            sentence = (
+            ),
+            Reason.TESTED: (
                 f"{name} gets {samples} a step, to see whether its time follows its batch: recently it did not, as if "
                 "it trained by epochs."
-            )
-        elif reason == Reason.FLAT:
-            sentence = (
+            ),
+            Reason.FLAT: (
                 f"{name} gets {samples} a step and is not balanced: its time, {time}, does not follow its batch, as if "
                 f"it trained by epochs instead of {count(steps, 'local step')}."
-            )
+            ),
+        }
+        if reason in sentences:
+            sentence = sentences[reason]
         elif source == ForecastSource.NOTHING:
             halved = "; as no client has replied so far, it is less than the mean batch" if self.is_reduced else ""
             sentence = f"{name} gets {samples} a step: no client has reported yet{halved}."
