@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,11 +65,6 @@ def test_samples_must_be_whole(name: str, value: object) -> None:
 
 def test_bounds_are_rounded_inward() -> None:
     assert split(CURVES, 48, lower=[9, 0, 0], upper=[48, 15, 48], batch_multiple=8).sizes.tolist() == [16, 8, 24]
-
-
-def test_any_object_with_curves_is_accepted() -> None:
-    plain = SimpleNamespace(**{name: getattr(CURVES, name) for name in ("floor", "slope", "intercept", "limit")})
-    np.testing.assert_array_equal(split(plain, 512).sizes, split(CURVES, 512).sizes)
 
 
 def test_arguments_are_not_changed() -> None:

@@ -2,12 +2,11 @@
 
 from paceline.solver.assign import Assignment, AssignmentStatus, assign
 from paceline.solver.pack import Packing, PackingStatus, TokenCost, pack
-from paceline.solver.split import BatchTimeCurves, Split, SplitStatus, evaluate, safety_factor, split
+from paceline.solver.split import Split, SplitStatus, evaluate, safety_factor, split
 
 __all__ = [
     "Assignment",
     "AssignmentStatus",
-    "BatchTimeCurves",
     "Packing",
     "PackingStatus",
     "Split",

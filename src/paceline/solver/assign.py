@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Sizes
+from paceline._curves import Curves
 from paceline.solver.fleet import (
     Fleet,
     Samples,
     bisect_end,
     divisible_makespan,
+    earliest_end,
     min_padded_cost,
     packed_lower_bound,
     sum_by_owner,
@@ -28,7 +30,6 @@ from paceline.solver.fleet import (
     validated_samples,
 )
 from paceline.solver.micro_batches import PackingProblem, search
-from paceline.solver.split import BatchTimeCurves
 
 
 class AssignmentStatus(Enum):
@@ -129,7 +130,7 @@ class Assignment:
 
 def assign(
     costs: ArrayLike,
-    speeds: ArrayLike | BatchTimeCurves,
+    speeds: ArrayLike | Curves,
     *,
     tokens: ArrayLike | None = None,
     cap: float | None = None,
@@ -252,7 +253,13 @@ def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, order_tole
     cuts = ContiguousCuts(samples, fleet)
     # The fastest at the long end: a slow rank has not the time for a long sample. Where all are alike it is exact.
     fastest = np.argsort(fleet.pace, kind="stable").tolist()
-    deadline, cut = _feasible_deadline(cuts, fastest, lower_bound)
+    found = earliest_end(lambda end: cuts.cut_in_order(fastest, end), lower_bound, growth=1.3)
+    if found is None:
+        raise ValueError(
+            f"found no padded assignment that keeps every rank within the cap of {samples.cap:g} tokens: draw a "
+            "smaller global batch, or raise the cap"
+        )
+    deadline, cut = found
     if len(set(zip(cuts.pace, cuts.fixed_seconds, strict=True))) == 1:
         pass  # all orders are alike
     # exact for up to 512 partial orders of the ranks: always with 9 ranks
@@ -324,21 +331,6 @@ class ContiguousCuts:
             (deadline - self.fixed_seconds[rank]) / (self.pace[rank] * self.highest_cost[first_sample]), float(longest)
         )
         return int(min(room, self.cap // self.tokens[first_sample])) if self.tokens[first_sample] else int(room)
-
-
-def _feasible_deadline(cuts: ContiguousCuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
-    """Return a time in which ranks in this order can end, and the cut."""
-    deadline = low * (1 + 1e-3)
-    last = low + sum(cuts.highest_cost) * max(cuts.pace) * len(cuts.highest_cost) + max(cuts.fixed_seconds)
-    while (cut := cuts.cut_in_order(order, deadline)) is None:
-        if deadline > last:  # time is not what is short
-            raise ValueError(
-                f"found no padded assignment that keeps every rank within the cap of {cuts.cap:g} tokens: draw a "
-                "smaller global batch, or raise the cap"
-            )
-        low, deadline = deadline, deadline * 1.3
-    _, end, earliest = bisect_end(lambda end: cuts.cut_in_order(order, end), low, deadline, cut)
-    return end, earliest
 
 
 def has_few_orders(fleet: Fleet, max_states: int) -> bool:

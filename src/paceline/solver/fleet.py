@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
-from paceline.solver.split import BatchTimeCurves
+from paceline._curves import Curves
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,20 @@ def sum_by_owner(values_N: Array, owner_N: Sizes, owners: int) -> Array:
 Found = TypeVar("Found")
 
 
+def earliest_end(find: Callable[[float], Found | None], low: float, growth: float) -> tuple[float, Found] | None:
+    """Return the earliest end after ``low`` for which something is found, up to 0.1%, and what; None if nothing is.
+
+    The search for an end begins at ``low`` and multiplies it by ``growth``.
+    """
+    if find(np.inf) is None:  # it is not time that is short
+        return None
+    high = low * (1 + 1e-3)
+    while (found := find(high)) is None:
+        low, high = high, high * growth
+    _, end, earliest = bisect_end(find, low, high, found)
+    return end, earliest
+
+
 def bisect_end(
     find: Callable[[float], Found | None], low: float, high: float, found_at_high: Found
 ) -> tuple[float, float, Found]:
@@ -80,15 +94,14 @@ def bisect_end(
     return low, high, found_at_high
 
 
-def validated_fleet(speeds: ArrayLike | BatchTimeCurves) -> Fleet:
+def validated_fleet(speeds: ArrayLike | Curves) -> Fleet:
     """Return the fleet of these speeds or curves; an error names a wrong argument."""
-    if hasattr(speeds, "slope"):
-        curves = cast("BatchTimeCurves", speeds)
+    if isinstance(speeds, Curves):
         pace_W, floor_W, start_W = (
-            np.array(column, dtype=np.float64) for column in (curves.slope, curves.floor, curves.intercept)
+            np.array(column, dtype=np.float64) for column in (speeds.slope, speeds.floor, speeds.intercept)
         )
         require_valid(np.isfinite(pace_W) & (pace_W > 0), pace_W, "curves.slope must be finite and above 0", "rank")
-        if np.isfinite(curves.limit).any():
+        if np.isfinite(speeds.limit).any():
             raise ValueError(
                 "curves.limit bounds the number of samples, not their cost: pass curves without limits, and cap= in "
                 "tokens"

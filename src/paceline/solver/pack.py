@@ -9,18 +9,19 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
+from paceline._curves import Curves
 from paceline.solver.fleet import (
     Fleet,
     Samples,
-    bisect_end,
     divisible_makespan,
+    earliest_end,
     min_padded_cost,
     packed_lower_bound,
     padded_group_starts,
@@ -30,7 +31,6 @@ from paceline.solver.fleet import (
 )
 from paceline.solver.lockstep import search_lockstep
 from paceline.solver.micro_batches import Bins, PackingProblem, fill_empty, search
-from paceline.solver.split import BatchTimeCurves
 
 MAX_BALANCED_GAP = 0.01
 """A time this close to the bound counts as balanced."""
@@ -229,7 +229,7 @@ def pack(
     ranks: int | None = None,
     *,
     cap: float | Mapping[str, float] | None = None,
-    speeds: ArrayLike | BatchTimeCurves | None = None,
+    speeds: ArrayLike | Curves | None = None,
     micro_batches: int | Literal["equal", "lockstep"] | None = None,
     cost: Cost | Mapping[str, Cost] | None = None,
     padded: bool = False,
@@ -340,7 +340,7 @@ def _search_bins(problem: PackingProblem, per_rank: int | None, bound: float, *,
     return search(problem, per_rank, bound, bound * (1 + 1e-3))
 
 
-def _fleet(speeds: ArrayLike | BatchTimeCurves | None, ranks: int | None) -> tuple[Fleet, Sizes]:
+def _fleet(speeds: ArrayLike | Curves | None, ranks: int | None) -> tuple[Fleet, Sizes]:
     """Return the ranks, the fastest first, and their numbers."""
     if speeds is None:
         if ranks is None or ranks < 1:
@@ -589,9 +589,12 @@ def search_padded(problem: PackingProblem, per_rank: int | None, lower_bound_sec
     fixed, groups = float(problem.fixed[0]), None if per_rank is None else int(0.9 * per_rank * problem.ranks)
     best, end = None, np.inf
     for starts in (padded_group_starts(samples, fixed, groups), np.zeros(1, dtype=np.int64)):
-        cut, found = _earliest_cut(problem, per_rank, lower_bound_seconds, starts)
-        if cut is not None and found < end:
-            best, end = cut, found
+        # no micro-batch holds samples before and after a start
+        next_N = np.append(starts, len(problem))[np.searchsorted(starts, np.arange(len(problem)), side="right")]
+        find = partial(_cut_ending_by, problem, per_rank, next_N.tolist())
+        found = earliest_end(find, lower_bound_seconds, growth=1.5)
+        if found is not None and found[0] < end:
+            end, best = found
     return None if best is None else _as_bins(problem, best, per_rank)
 
 
@@ -602,23 +605,7 @@ def padded_count(problem: PackingProblem) -> int:
     return int(np.ceil(groups * speed_W[0] / speed_W.cumsum()[-1]))
 
 
-def _earliest_cut(
-    problem: PackingProblem, per_rank: int | None, lower_bound_seconds: float, starts: Sizes
-) -> tuple[Cut | None, float]:
-    """Return the cut with the earliest end, and that end; no micro-batch holds samples before and after a start."""
-    next_N = np.append(starts, len(problem))[np.searchsorted(starts, np.arange(len(problem)), side="right")].tolist()
-    if _cut_ending_by(problem, per_rank, np.inf, next_N) is None:  # it is not time that is short
-        return None, np.inf
-    high = lower_bound_seconds * 1.001
-    while (found := _cut_ending_by(problem, per_rank, high, next_N)) is None:
-        lower_bound_seconds, high = high, high * 1.5
-    _, high, found = bisect_end(
-        lambda seconds: _cut_ending_by(problem, per_rank, seconds, next_N), lower_bound_seconds, high, found
-    )
-    return found, high
-
-
-def _cut_ending_by(problem: PackingProblem, per_rank: int | None, end_seconds: float, next_N: list[int]) -> Cut | None:
+def _cut_ending_by(problem: PackingProblem, per_rank: int | None, next_N: list[int], end_seconds: float) -> Cut | None:
     """Return the rank and size of each micro-batch, the longest samples first; None if ranks do not end in time."""
     cost, tokens, cap = problem.work[:, 0].tolist(), problem.tokens[:, 0].tolist(), float(problem.caps[0])
     fixed, fleet = float(problem.fixed[0]), problem.fleet

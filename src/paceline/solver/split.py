@@ -6,13 +6,12 @@ import operator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline._curves import Curves, LinearCurves, batch_seconds
+from paceline._curves import Curves, batch_seconds
 
 
 class SplitStatus(Enum):
@@ -63,12 +62,11 @@ class Split:
     @property
     def weights(self) -> Array:
         """Share of each worker in the global batch, ``[W]``: its weight in the mean gradient."""
-        solve_split: Array = self.sizes / self.sizes.sum()
-        return solve_split
+        return np.asarray(self.sizes / self.sizes.sum())
 
 
 def split(
-    curves: BatchTimeCurves | ArrayLike,
+    curves: Curves | ArrayLike,
     global_batch: int,
     *,
     lower: ArrayLike = 0,
@@ -123,9 +121,7 @@ def split(
     >>> split([100, 200, 300], 512, upper=[512, 512, 128], batch_multiple=8).sizes
     array([128, 256, 128])
     """
-    fleet = (
-        cast("BatchTimeCurves", curves) if hasattr(curves, "slope") else Curves.from_speed(_validated_speeds(curves))
-    )
+    fleet = curves if isinstance(curves, Curves) else Curves.from_speed(_validated_speeds(curves))
     multiples, step = _validated_multiples(global_batch, batch_multiple)
     # A flat curve has an infinite rate. Where that leads to 0 * inf, the computed times decide, so no warning is due.
     with np.errstate(all="ignore"):
@@ -218,9 +214,6 @@ def _status(problem: SplitProblem, sizes: Array) -> SplitStatus:
     return SplitStatus.BALANCED
 
 
-# -- arguments -------------------------------------------------------------------------------------------------------
-
-
 def _validated_speeds(speeds: ArrayLike) -> Array:
     """Return speeds that are given in place of curves; refuse what cannot be one."""
     try:
@@ -236,7 +229,7 @@ def _validated_speeds(speeds: ArrayLike) -> Array:
 
 
 def _validated_problem(
-    curves: BatchTimeCurves,
+    curves: Curves,
     total_multiples: int,
     batch_multiple: int,
     lower: ArrayLike,
@@ -247,9 +240,6 @@ def _validated_problem(
     count = len(curves.slope) if np.ndim(curves.slope) else 0
     if not count:
         raise ValueError("curves must hold at least one worker, got none: check curves.slope")
-    floor = _validated_column("curves.floor", curves.floor, count)
-    slope = _validated_column("curves.slope", curves.slope, count)
-    intercept = _validated_column("curves.intercept", curves.intercept, count, minimum=-np.inf)
     limit = _validated_column("curves.limit", curves.limit, count, must_be_finite=False)
     high = limit if upper is None else np.minimum(limit, _validated_column("upper", upper, count, must_be_finite=False))
     low, high = np.ceil(_validated_column("lower", lower, count) / batch_multiple), np.floor(high / batch_multiple)
@@ -261,9 +251,9 @@ def _validated_problem(
             f"in float64 stay exact, got {total_multiples}"
         )
     return SplitProblem(
-        floor,
-        slope,
-        intercept,
+        _validated_column("curves.floor", curves.floor, count),
+        _validated_column("curves.slope", curves.slope, count),
+        _validated_column("curves.intercept", curves.intercept, count, minimum=-np.inf),
         _validated_column("comm", comm, count),
         low,
         np.minimum(high, total_multiples),
@@ -336,18 +326,6 @@ def _require_feasible(low: Array, high: Array, total_multiples: int, batch_multi
         )
 
 
-class BatchTimeCurves(LinearCurves, Protocol):
-    """Batch time curves ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``; four arrays ``[W]``.
-
-    `paceline.predictors.Curves` is one; any object with these four attributes works.
-    """
-
-    @property
-    def limit(self) -> Array:
-        """The largest batch that fits into memory, in samples; infinite where there is none."""
-        ...
-
-
 # The earliest deadline is an exact selection. The end times of each worker's multiples never decrease, so they form W
 # sorted rows. With R multiples above the lower bounds, the deadline is the R-th smallest number of all rows together:
 # count the multiples that end by a pivot, keep the side that holds the R-th, and rank the few that are left. Newton
@@ -393,15 +371,12 @@ class SplitProblem:
         """
         started = self.seconds(self.lower + 1) <= deadline
         rounding = 16 * float(np.finfo(np.float64).eps)  # the largest relative error of a curve's inverse
-        start = self.intercept + self.comm
-        offset, margin = (
-            start * self.multiples_per_second,
-            (np.abs(start) + self.comm) * (rounding * self.multiples_per_second),
-        )
-        done = np.floor(deadline * (self.multiples_per_second * (1 - rounding)) - (offset + margin))
-        bound = deadline * (self.multiples_per_second * (1 + rounding)) - (offset - margin - 1)
+        start, rate = self.intercept + self.comm, self.multiples_per_second
+        offset, margin = start * rate, (np.abs(start) + self.comm) * (rounding * rate)
+        done = np.floor(deadline * (rate * (1 - rounding)) - (offset + margin))
+        bound = deadline * (rate * (1 + rounding)) - (offset - margin - 1)
         done = np.clip(done, self.lower, self.upper)
-        bound = np.floor(np.minimum(np.where(self.multiples_per_second > 0, bound, np.inf), self.upper + 1))
+        bound = np.floor(np.minimum(np.where(rate > 0, bound, np.inf), self.upper + 1))
         done = np.where(started, done, self.lower)
         rows = ((bound - done > 1) & started).nonzero()[0]
         if len(rows):
@@ -476,10 +451,9 @@ def earliest_deadline(problem: SplitProblem, total_multiples: int) -> tuple[floa
     # A bisection of the seconds themselves would need a tolerance.
     early, end = -1, _to_bits(float(problem.seconds(bound).max()))
     # The first pivot takes all curves for lines without bounds, and half a multiple for each worker for rounding.
-    started = np.dot(problem.intercept + problem.comm, problem.multiples_per_second)
-    pivot = float(
-        (total_multiples + len(problem.multiples_per_second) / 2 + started) / problem.multiples_per_second.sum()
-    )
+    rate = problem.multiples_per_second
+    started = np.dot(problem.intercept + problem.comm, rate)
+    pivot = float((total_multiples + len(rate) / 2 + started) / rate.sum())
     turn = 0
     while end - early > 1 and (bound - done).sum() > len(done) + 256:  # fewer end times than that are ranked directly
         # Newton steps stall where curves are flat or bounds cut them off: then in every turn, or in every second.
@@ -498,7 +472,7 @@ def earliest_deadline(problem: SplitProblem, total_multiples: int) -> tuple[floa
         # Only workers between their bounds gain multiples when the deadline moves. A little more, to enclose it.
         moving = (within > problem.lower) & (within < problem.upper)
         margin = float(np.count_nonzero(moving)) ** 0.5 + 1
-        pivot += float((missing + (margin if missing > 0 else -margin)) / np.dot(problem.multiples_per_second, moving))
+        pivot += float((missing + (margin if missing > 0 else -margin)) / np.dot(rate, moving))
         turn += 1
     return (_from_bits(end), bound) if end - early == 1 else _rank_times(problem, done, bound, total_multiples)
 
@@ -515,11 +489,8 @@ def _rank_times(problem: SplitProblem, done_W: Array, late_W: Array, total_multi
 
 
 def _to_bits(seconds: float) -> int:
-    """Return the rank of a non-negative float64 among all float64.
-
-    The bit pattern of a non-negative float64, read as an integer, grows with the number. ``abs`` turns -0.0 into 0.0,
-    whose pattern would be negative otherwise.
-    """
+    """Return the bit pattern of a non-negative float64 as an integer, which grows with the number."""
+    # abs turns -0.0 into 0.0, whose pattern would be negative otherwise
     return int(np.float64(abs(seconds)).view(np.int64))
 
 
