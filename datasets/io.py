@@ -252,23 +252,26 @@ def detect_delimiter(text: str) -> str:
     return next((delimiter for delimiter in ",;\t" if delimiter in first), ",")
 
 
-def read_csv_frame(
+def iter_csv_frames(
     path: Path,
     columns: Mapping[str, str],
     row_counts: RowCounts,
     *,
+    names: Sequence[str] = (),
     optional: Sequence[str] = (),
     null_words: Sequence[str] = (),
-) -> pd.DataFrame:
-    """Return columns of a CSV file; infinite numbers become NaN and are counted.
+    skip: int = 0,
+) -> Iterator[pd.DataFrame]:
+    """Yield the columns of a CSV file block by block; infinite numbers become NaN and are counted.
 
     ``columns`` are those wanted, each :data:`NUMBER` or :data:`TEXT`; the file may lack the ``optional`` ones.
-    ``null_words`` are words that mean "no value" beside the empty cell.
+    ``names`` are all columns of a file without a header, of which the first ``skip`` lines are left out. ``null_words``
+    are words that mean "no value" beside the empty cell.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    found = parse_header(read_head(path))
+    found = list(names) or parse_header(read_head(path))
     lacking = [name for name in columns if name not in found]
     if needed := [name for name in lacking if name not in optional]:
         raise ValueError(f"{path}: columns {needed} are missing; it has {found}")
@@ -282,22 +285,32 @@ def read_csv_frame(
         strings_can_be_null=True,
     )
     # the parser takes about fifty times as much memory as the block that it parses
-    read = arrow_csv.ReadOptions(column_names=found, skip_rows=1, block_size=1 << 20, use_threads=False)
+    skipped = skip if names else 1
+    read = arrow_csv.ReadOptions(column_names=found, skip_rows=skipped, block_size=1 << 20, use_threads=False)
     try:
         with open_bytes(path) as file:
-            table: pd.DataFrame = arrow_csv.read_csv(file, read_options=read, convert_options=convert).to_pandas()
+            for batch in arrow_csv.open_csv(file, read_options=read, convert_options=convert):
+                block = batch.to_pandas()
+                row_counts.count_read(len(block))
+                for name in (name for name, kind in wanted.items() if kind == NUMBER):
+                    if (infinite := np.isinf(block[name].to_numpy())).any():
+                        block.loc[infinite, name] = np.nan
+                        row_counts.drop_cells(f"infinite values of {name}", infinite.sum())
+                yield block
     except pa.ArrowException as error:
         raise ValueError(f"{path}: {_describe_parser_error(str(error), found)}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be UTF-8 text, but is not: {error}") from error
-    if table.empty:
+
+
+def read_csv_frame(path: Path, columns: Mapping[str, str], row_counts: RowCounts, **options: Any) -> pd.DataFrame:
+    """Return the columns of a CSV file that fits into memory: see :func:`iter_csv_frames`."""
+    import pandas as pd
+
+    blocks = [block for block in iter_csv_frames(path, columns, row_counts, **options) if len(block)]
+    if not blocks:
         raise ValueError(f"{path} has no rows")
-    row_counts.count_read(len(table))
-    for name in (name for name, kind in wanted.items() if kind == NUMBER):
-        infinite = np.isinf(table[name].to_numpy())
-        table[name] = table[name].mask(infinite)
-        row_counts.drop_cells(f"infinite values of {name}", infinite.sum())
-    return table
+    return pd.concat(blocks, ignore_index=True)
 
 
 def _describe_parser_error(sentence: str, column_names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Readers of traces recorded by others: every format by its name; unambiguous files are recognized.
 
-Each file of :mod:`paceline.datasets.formats` reads one family of formats. The trace's ``meta`` counts the rows that a
-reader leaves out.
+Each file of :mod:`paceline.datasets.formats` reads one family of formats. A reader yields one trace after the other, so
+that files larger than memory can be read. The trace's ``meta`` counts the rows that it leaves out.
 
 Axes: T iterations, W workers, D covariates, R runs of equal rows.
 """
@@ -80,7 +80,7 @@ def read_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     -------
     list
         Traces whose ``meta`` holds the source, the units, and how many rows were dropped and why. Traces of
-        resource usage have covariates and NaN speeds. For folders larger than memory use :func:`iter_traces`.
+        resource usage have covariates and NaN speeds. For files larger than memory use :func:`iter_traces`.
 
     Raises
     ------

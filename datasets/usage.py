@@ -1,12 +1,28 @@
-"""Model that makes speeds of resource usage."""
+"""Resource usage: rows of (worker, time, values) to panels on a regular grid, and a model that makes speeds of usage.
+
+Rows may come in any order, and are read in bounded memory: they are first distributed to files by their worker, so that
+a worker's rows end up together; then each file is made into traces of as many workers as fit.
+
+Axes: N rows, T iterations, W workers, D covariates, G groups (rows of one worker and one iteration).
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from paceline._arrays import Array
+from paceline.datasets.io import RowCounts
 from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def speed_from_usage(
@@ -27,7 +43,7 @@ def speed_from_usage(
     trace
         A trace without speeds.
     covariate
-        The covariate that measures what others use, such as ``cpu_usr``.
+        The covariate that measures what others use, such as ``cpu_util_percent``.
     capacity, needed, minimum
         Capacity of the machine, in the covariate's unit; ``0 < minimum <= needed <= capacity``.
 
@@ -63,4 +79,176 @@ def speed_from_usage(
         samples=np.where(np.isnan(speed_TW), np.nan, 64.0),
         seconds=64.0 / speed_TW,
         meta={**trace.meta, "derived": model},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageDescription:
+    """The content of the rows of a usage format: covariates with their units, in the order of the values.
+
+    Rows of a worker within one ``period``, in seconds, are averaged. Times count from 1970 (UTC) or from the start of
+    the trace. ``meta`` holds facts about the format: source, licence, ...
+    """
+
+    covariates: Mapping[str, str]
+    period: float
+    since_1970: bool = False
+    meta: Mapping[str, str] = field(default_factory=dict)
+
+
+class UsageRows(NamedTuple):
+    """A block of rows: the worker of each, its time in seconds, ``[N]``, and its values, ``[N, D]``."""
+
+    worker: pd.Series
+    time: Array
+    values: Array
+
+
+def iter_usage_traces(
+    paths: Sequence[Path],
+    blocks: Iterable[UsageRows],
+    description: UsageDescription,
+    row_counts: RowCounts,
+    *,
+    period: float | None = None,
+    workers: Sequence[str] | None = None,
+) -> Iterator[Trace]:
+    """Yield traces that only have covariates: one for a small file, or one for each group of workers that fits."""
+    import pyarrow as pa
+
+    step = description.period if period is None else float(period)
+    if not (np.isfinite(step) and step > 0):
+        raise ValueError(f"period must be a positive number of seconds, got {period}")
+    path = paths[0]
+    size = sum(path.stat().st_size * (10 if path.suffix == ".gz" else 1) for path in paths)
+    # each bucket is an open file, and a process may commonly open 1024
+    count = min(1 + size // (8 << 20), 200)
+    with TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
+        files = [Path(folder) / f"{bucket}.arrow" for bucket in range(count)]
+        names = _fill_buckets(path, blocks, files, description, row_counts, workers)
+        if not names:
+            raise ValueError(
+                f"{path} has no row left with a worker and a time: check which columns hold them; dropped: "
+                f"{row_counts.to_meta()['dropped']}"
+            )
+        part = 0
+        for file in files:
+            with pa.OSFile(str(file), "rb") as stored:
+                rows = _sort_rows(pa.ipc.open_stream(stored).read_all().to_pandas(), row_counts)
+            file.unlink()
+            groups = list(_split_by_size(path, rows, step))
+            for group in groups:
+                part += 1
+                job = path.name.split(".")[0] + ("" if count == len(groups) == 1 else f"-part{part}")
+                yield _make_trace(job, group, names, step, description, row_counts)
+
+
+def _fill_buckets(
+    path: Path,
+    blocks: Iterable[UsageRows],
+    files: Sequence[Path],
+    description: UsageDescription,
+    row_counts: RowCounts,
+    workers: Sequence[str] | None,
+) -> list[str]:
+    """Write all rows to the files of their workers, and return the workers' names in the order of their numbers.
+
+    The columns of rows are ``worker``, its number, ``time``, and the covariates by their numbers.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    numbers: dict[str, int] = {}
+    floats = [(str(d), pa.float64()) for d in range(len(description.covariates))]
+    schema = pa.schema([("worker", pa.int64()), ("time", pa.float64()), *floats])
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with ExitStack() as stack:
+        stored = [stack.enter_context(pa.OSFile(str(file), "wb")) for file in files]
+        writers = [stack.enter_context(pa.ipc.new_stream(one, schema, options=options)) for one in stored]
+        for block in blocks:
+            known_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
+            row_counts.drop_rows("rows without worker or time", (~known_N).sum())
+            if workers is not None:
+                wanted_N = block.worker.isin(list(workers)).to_numpy(dtype=bool)
+                row_counts.drop_rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
+                known_N &= wanted_N
+            code_N, names = pd.factorize(block.worker[known_N])
+            number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], dtype=np.int64)
+            if len(code_N):
+                rows = pd.DataFrame(block.values[known_N]).rename(columns=str)
+                rows.insert(0, "worker", number[code_N])
+                rows.insert(1, "time", block.time[known_N])
+                for bucket, part in rows.groupby(rows["worker"] % len(files)):
+                    writers[bucket].write(pa.RecordBatch.from_pandas(part, schema, preserve_index=False))
+    return list(numbers)
+
+
+def _sort_rows(rows: pd.DataFrame, row_counts: RowCounts) -> pd.DataFrame:
+    """Return rows sorted by worker and time; of rows that repeat both, the first counts."""
+    back = rows.groupby("worker")["time"].diff() < 0
+    row_counts.count_changed("rows whose time went backwards were put in order", back.sum())
+    rows = rows.iloc[np.lexsort((rows["time"], rows["worker"]))]
+    first = ~rows.duplicated(["worker", "time"])
+    return row_counts.keep_rows(rows, first, "repeated rows of a worker and time, of which the first counts")
+
+
+def _split_by_size(path: Path, rows: pd.DataFrame, period: float) -> Iterator[pd.DataFrame]:
+    """Cut rows in the order of their workers into groups whose panels are not too large."""
+    if rows.empty:
+        return
+    first, last = rows["time"].min(), rows["time"].max()
+    # Beyond what float64 can tell apart, rounding alone would make a panel of millions of empty iterations.
+    if np.spacing(max(abs(first), abs(last))) > period / 1000:
+        raise ValueError(
+            f"{path}: the time {max(first, last, key=abs):g} s is too large for iterations of {period:g} s: check the "
+            "column of times and its unit"
+        )
+    length = 1 + (last - first) / period
+    # of more than a million iterations, and four per row, a time must be wrong
+    if length > max(1_000_000, 4 * len(rows)):
+        raise ValueError(
+            f"{path}: {len(rows)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
+            f"{period:g} s: check the times and their unit, or set a longer period"
+        )
+    # at most 3 million numbers in one trace, unless a single worker has more
+    fitting = max(1, int(3_000_000 // (int(length) * len(rows.columns))))
+    starts = np.flatnonzero(rows["worker"].diff() != 0)[::fitting]
+    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        yield rows.iloc[start:end]
+
+
+def _make_trace(
+    job: str,
+    rows: pd.DataFrame,
+    worker_names: Sequence[str],
+    period: float,
+    description: UsageDescription,
+    row_counts: RowCounts,
+) -> Trace:
+    worker_W, column_N = np.unique(rows["worker"], return_inverse=True)
+    origin = np.floor(rows["time"].min() / period) * period
+    row_N = np.floor((rows["time"] - origin) / period + 1e-3).to_numpy(dtype=np.int64)
+    shape = (int(row_N.max()) + 1, len(worker_W))
+    mean_GD = rows.drop(columns=["worker", "time"]).groupby([row_N, column_N]).mean()
+    panel_TWD = np.full((*shape, mean_GD.shape[1]), np.nan)
+    panel_TWD[mean_GD.index.get_level_values(0), mean_GD.index.get_level_values(1)] = mean_GD
+    none_TW = np.full(shape, np.nan)
+    row_counts.count_changed("rows were averaged with others of their period", len(rows) - len(mean_GD))
+    beginning = "1970 (UTC)" if description.since_1970 else "the beginning of the set"
+    start_TW = origin + period * np.arange(shape[0])[:, None] + np.zeros(shape) if description.since_1970 else None
+    return Trace(
+        samples=none_TW,
+        seconds=none_TW,
+        start=start_TW,
+        covariates=panel_TWD,
+        covariate_names=list(description.covariates),
+        workers=[worker_names[int(number)] for number in worker_W],
+        meta={
+            **description.meta,
+            "job": job,
+            "units": "; ".join(f"{name}: {unit}" for name, unit in description.covariates.items()),
+            "period_seconds": f"{period:g}",
+            "first_time": f"{origin:.17g} s since {beginning}",
+            **row_counts.to_meta(),
+        },
     )

@@ -7,12 +7,7 @@ from paceline.datasets import read_traces
 
 NAN = float("nan")
 
-SAR = """# hostname;interval;timestamp;%user;%idle
-m_1;10;1600000000;50;40
-m_2;10;1600000000;;61
-m_1;10;1600000020;52;42
-m_2;10;1600000010;70;63
-"""
+MACHINES = "m_1,0,50,60,,,1.5,2.5,3\nm_2,0,-1,61,1,2,1.5,2.5,101\nm_1,20,52,62,,,1.5,2.5,3\nm_2,10,70,63,1,2,3,4,5\n"
 
 DSTAT = (
     '"Dstat 0.7.2 CSV output"\n"Author:","x",,,,"URL:","y"\n"Host:","h",,,,"User:","u"\n'

@@ -1,31 +1,110 @@
-"""Public traces of clusters and machines: Alibaba, Azure, ByteDance."""
+"""Public traces of clusters and machines: Alibaba, Google, Azure, ByteDance."""
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.datasets.formats import Format
+from paceline.datasets.formats import SYNTHETIC_FILES, Format
 from paceline.datasets.formats.tables import read_column_names
-from paceline.datasets.frame import SECONDS_PER_UNIT, require_dense
+from paceline.datasets.frame import SECONDS_PER_UNIT, numeric_column, require_dense
 from paceline.datasets.io import (
     NUMBER,
     TEXT,
     RowCounts,
+    iter_csv_frames,
+    numbered_lines,
     parse_header,
     read_csv_frame,
+    read_head,
     seconds_since_1970,
 )
 from paceline.datasets.parquet import read_table
 from paceline.datasets.restarts import continue_steps, number_row_runs
 from paceline.datasets.trace import Trace
+from paceline.datasets.usage import UsageDescription, UsageRows, iter_usage_traces
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# --- Usage: rows of (worker, time, values) of Alibaba's trace of 2018 and Google's of 2019.
+
+
+def _read_usage(
+    iter_rows: Callable[[UsageDescription, Path, RowCounts], Iterator[UsageRows]],
+    description: UsageDescription,
+    paths: Sequence[Path],
+    *,
+    period: float | None = None,
+    workers: Sequence[str] | None = None,
+) -> Iterator[Trace]:
+    """Yield the usage of workers; the files of one job are parts of one set."""
+    row_counts = RowCounts()
+    blocks = (block for path in paths for block in iter_rows(description, path, row_counts))
+    yield from iter_usage_traces(paths, blocks, description, row_counts, period=period, workers=workers)
+
+
+ALIBABA_MACHINES = {
+    **dict.fromkeys(("cpu_util_percent", "mem_util_percent"), "percent"),
+    "mem_gps": "memory bandwidth, normalized to [0, 100]",
+    "mkpi": "cache misses per thousand instructions",
+    "net_in": "incoming traffic, normalized to [0, 100]",
+    "net_out": "outgoing traffic, normalized to [0, 100]",
+    "disk_io_percent": "percent",
+}
+
+ALIBABA_CONTAINERS = {
+    **dict.fromkeys(("cpu_util_percent", "mem_util_percent"), "percent"),
+    "cpi": "cycles per instruction",
+    "mem_gps": "memory bandwidth, normalized to [0, 100]",
+    "mpki": "cache misses per thousand instructions",
+    "net_in": "incoming traffic, normalized to [0, 100]",
+    "net_out": "outgoing traffic, normalized to [0, 100]",
+    "disk_io_percent": "percent",
+}
+
+
+def _iter_alibaba_rows(
+    id_columns: Sequence[str], description: UsageDescription, path: Path, row_counts: RowCounts
+) -> Iterator[UsageRows]:
+    """Yield blocks of rows; the files have no header, but some copies of them have one."""
+    covariates = list(description.covariates)
+    names = [*id_columns, "time_stamp", *covariates]
+    columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
+    has_header = parse_header(read_head(path))[:1] == names[:1]
+    for block in iter_csv_frames(path, columns, row_counts, names=names, skip=int(has_header)):
+        values_ND = block[covariates].to_numpy(copy=True)
+        # -1 and 101 mean "not measured", in percentages and normalized columns
+        invalid_ND = np.isin(values_ND, (-1.0, 101.0))
+        row_counts.drop_cells("values of -1 or 101, which are invalid", invalid_ND.sum())
+        values_ND[invalid_ND] = np.nan
+        yield UsageRows(block[names[0]], block["time_stamp"].to_numpy(), values_ND)
+
+
+def _alibaba_format(table: str, id_columns: Sequence[str], covariates: dict[str, str]) -> Format:
+    names = [*id_columns, "time_stamp", *covariates]
+    description = UsageDescription(
+        covariates=covariates, period=10.0, meta={"source": "github.com/alibaba/clusterdata, cluster-trace-v2018"}
+    )
+    return Format(
+        name=f"alibaba_{table}",
+        description=f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at best (Alibaba 2018)",
+        files=f"{table}.csv without a header",
+        provides="usage",
+        tested_on=SYNTHETIC_FILES,
+        read=partial(_read_usage, partial(_iter_alibaba_rows, id_columns), description),
+        matches=lambda path, head: (
+            (first := parse_header(head)) == names or (path.name.startswith(table) and len(first) == len(names))
+        ),
+    )
+
 
 # --- Mini-batch times of production training jobs: ``mini-batch-time`` of Alibaba's GPU trace of 2020.
 
@@ -61,6 +140,61 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
                 **row_counts.to_meta(),
             },
         )
+
+
+# --- Usage of task instances: Google's cluster trace of 2019 (version 3).
+
+
+GOOGLE_COVARIATES = {
+    "average_usage.cpus": "normalized compute units",
+    "average_usage.memory": "normalized bytes",
+    "maximum_usage.cpus": "normalized compute units",
+    "maximum_usage.memory": "normalized bytes",
+    "random_sample_usage.cpus": "normalized compute units",
+    "assigned_memory": "normalized bytes",
+    "page_cache_memory": "normalized bytes",
+    "cycles_per_instruction": "cycles per instruction",
+    "memory_accesses_per_instruction": "accesses per instruction",
+    "sample_rate": "share of seconds that were sampled",
+}
+
+
+def _iter_google_rows(description: UsageDescription, path: Path, row_counts: RowCounts) -> Iterator[UsageRows]:
+    """Yield the usage of instances; a worker is ``<collection_id>/<instance_index>``."""
+    import pandas as pd
+
+    names = ["start_time", *description.covariates]
+    lines = (numbered for numbered in numbered_lines(path) if numbered[1].strip())
+    while block := list(islice(lines, 50_000)):
+        workers, values = [], []
+        for number, line in block:
+            try:
+                one = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path}: line {number} must be one JSON object, but is not: {error}") from error
+            if not isinstance(one, dict):
+                raise ValueError(f"{path}: line {number} must be one JSON object, got a {type(one).__name__}")
+            known = one.get("collection_id") is not None and one.get("instance_index") is not None
+            workers.append(f"{one['collection_id']}/{one['instance_index']}" if known else None)
+            values.append([_look_up(one, name) for name in names])
+        row_counts.count_read(len(block))
+        # 64-bit integers may be strings
+        table = pd.DataFrame(values, [number for number, _ in block], names, dtype=object)
+        time_N, *values_DN = (numeric_column(table, name) for name in names)
+        values_ND = np.stack(values_DN, axis=1)
+        # 0 and 2**63 - 1 mean before the start and after the end of the trace
+        outside_N = (time_N <= 0) | (time_N >= float(2**63 - 1))
+        row_counts.drop_rows("rows before or after the trace's time", outside_N.sum())
+        values_ND[np.isinf(values_ND)] = np.nan
+        worker_N = pd.Series(workers, dtype="str")
+        yield UsageRows(worker_N[~outside_N], time_N[~outside_N] * 1e-6, values_ND[~outside_N])
+
+
+def _look_up(record: dict[str, Any], name: str) -> Any:
+    """Return a field by its dotted name; None where it is missing."""
+    outer, _, inner = name.partition(".")
+    found = record.get(outer)
+    return found.get(inner) if inner and isinstance(found, dict) else None if inner else found
 
 
 # --- Speed of long-lived virtual machines over months: the Azure VM Noise Dataset 2024.
@@ -203,6 +337,8 @@ def _read_operations(path: Path, row_counts: RowCounts) -> pd.DataFrame:
 
 
 FORMATS = (
+    _alibaba_format("machine_usage", ["machine_id"], ALIBABA_MACHINES),
+    _alibaba_format("container_usage", ["container_id", "machine_id"], ALIBABA_CONTAINERS),
     Format(
         name="pai_minibatch",
         description="mini-batch time of the workers of a production job, every few seconds",
@@ -211,6 +347,24 @@ FORMATS = (
         tested_on="real files of alibaba/clusterdata, mini-batch-time",
         read=read_pai_minibatch,
         matches=lambda path, head: {"worker", "gpu", "time", "batch_time_norm"} <= set(parse_header(head)),
+    ),
+    Format(
+        name="google_2019",
+        description="CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
+        files="instance_usage-*.json[.gz]; a folder's files are one set",
+        provides="usage",
+        tested_on=SYNTHETIC_FILES,
+        read=partial(
+            _read_usage,
+            _iter_google_rows,
+            UsageDescription(
+                covariates=GOOGLE_COVARIATES,
+                period=300.0,
+                meta={"source": "github.com/google/cluster-data, ClusterData2019", "licence": "CC BY 4.0"},
+            ),
+        ),
+        matches=lambda path, head: '"collection_id"' in head and '"average_usage' in head,
+        job=lambda path: str(path.parent),
     ),
     Format(
         name="azure_vm_noise",

@@ -29,6 +29,7 @@ from paceline.datasets.io import (
     seconds_since_1970,
 )
 from paceline.datasets.trace import Trace
+from paceline.datasets.usage import UsageDescription, UsageRows, iter_usage_traces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,46 +127,51 @@ def read_sar(paths: Sequence[Path], *, period: float | None = None) -> Iterator[
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
         row_counts = RowCounts()
-        for header, rows in _read_sar_parts(path, row_counts):
-            table, interval = _parse_sar_part(path, header, rows)
-            column_mapping = ColumnMapping(period=period or interval)
-            meta = {"units": "as sar names them", "period_seconds": f"{column_mapping.period:g}"}
-            yield make_trace(map_table(path, table, column_mapping, row_counts, meta))
+        for rows, description in _iter_sar_parts(path, row_counts):
+            yield from iter_usage_traces([path], [rows], description, row_counts, period=period)
 
 
-def _parse_sar_part(path: Path, header: Sequence[str], rows: Sequence[NumberedRow]) -> tuple[pd.DataFrame, float]:
-    """Return the rows below one header as a table of workers and times, and the usual seconds between two."""
+def _parse_sar_part(
+    path: Path, header: Sequence[str], rows: Sequence[NumberedRow]
+) -> tuple[UsageRows, UsageDescription]:
     import pandas as pd
 
-    lines, cells = zip(*rows, strict=True)
-    table = pd.DataFrame(cells, lines, ["worker", "interval", "start", *header[3:]], dtype="str")
-    for device in (name for name in header[3:4] if not name.startswith("%") and name.isupper()):
-        named = table["worker"] + f" {device.lower()} " + table[device]
-        table["worker"] = table["worker"].where(table[device] == "-1", named)
-        table = table.drop(columns=device)
-    table = table.replace(r"^\s*$", np.nan, regex=True)
-    start_N = pd.to_numeric(table["start"], errors="coerce").to_numpy(dtype=np.float64)
-    if np.isnan(start_N).any():
-        start_N = seconds_since_1970(path, table["start"], "timestamp", first_row=lines[0])
-    interval_N = np.abs(numeric_column(table, "interval"))
-    table = table.drop(columns="interval").assign(start=start_N, samples=np.nan, seconds=np.nan)
-    return table, float(np.median(np.where(interval_N > 0, interval_N, 1.0)))
+    devices = [name for name in header[3:4] if not name.startswith("%") and name.isupper()]
+    names = list(header[3 + len(devices) :])
+    worker = [row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in rows]
+    written = [row[2] for _, row in rows]
+    if written[0].replace(".", "", 1).isdigit():
+        time_N = _parse_numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
+    else:
+        time_N = seconds_since_1970(path, pd.Series(written), "timestamp", first_row=rows[0][0])
+    values_ND = _parse_numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
+    interval_N = np.abs(_parse_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
+    usage = UsageRows(pd.Series(worker), time_N, values_ND)
+    description = UsageDescription(
+        covariates=dict.fromkeys(names, "as sar names it"),
+        period=float(np.median(np.where(interval_N > 0, interval_N, 1.0))),
+        since_1970=True,
+    )
+    return usage, description
 
 
-def _read_sar_parts(path: Path, row_counts: RowCounts) -> list[tuple[list[str], list[NumberedRow]]]:
-    """Return each header with the rows below it."""
-    parts: list[tuple[list[str], list[NumberedRow]]] = []
+def _iter_sar_parts(path: Path, row_counts: RowCounts) -> Iterator[tuple[UsageRows, UsageDescription]]:
+    header: list[str] = []
+    rows: list[NumberedRow] = []
+    has_part = False
     for line, text in numbered_lines(path):
         cells = [cell.strip() for cell in text.split(";")]
         if text.lstrip().startswith("#"):
-            parts.append((cells, []))
+            if rows:
+                has_part = True
+                yield _parse_sar_part(path, header, rows)
+            header, rows = [cells[0].lstrip("# "), *cells[1:]], []
         elif len(cells) > 3 and cells[3].startswith("LINUX-RESTART"):  # may stand above the first header
             row_counts.count_read(1)
             row_counts.drop_rows("restarts of the machine", 1)
             row_counts.count_restarts(1)
-        elif text.strip() and parts:
+        elif text.strip() and header:
             row_counts.count_read(1)
-            header, rows = parts[-1]
             if len(cells) != len(header):
                 raise ValueError(f"{path}: row {line} must have {len(header)} cells, got {len(cells)}")
             rows.append((line, cells))
@@ -174,10 +180,10 @@ def _read_sar_parts(path: Path, row_counts: RowCounts) -> list[tuple[list[str], 
                 f"{path}: row {line} comes before any header such as '# hostname;interval;timestamp;...': export "
                 "it with sadf -d"
             )
-    parts = [part for part in parts if part[1]]
-    if not parts:
+    if rows:
+        yield _parse_sar_part(path, header, rows)
+    elif not has_part:
         raise ValueError(f"{path} has no rows")
-    return parts
 
 
 def _parse_numbers(path: Path, column_names: Sequence[str], numbered_rows: Sequence[NumberedRow]) -> Array:

@@ -1,35 +1,62 @@
 """Readers of resource usage, each on a small file made in the layout that the set documents."""
 
+import gzip
+import json
+
 import numpy as np
 import pytest
-from readings import DSTAT, DSTAT_ROW, NAN, SAR, covariate, only
+from readings import DSTAT, DSTAT_ROW, MACHINES, NAN, covariate, only
 
 from paceline.datasets import read_traces
 
 
-def test_sar_machines_on_ten_second_grid(made):
-    trace = only(made("sar.csv", SAR))
+def test_alibaba_machines_on_ten_second_grid(made):
+    trace = only(made("machine_usage.csv", MACHINES))
     assert trace.workers == ("m_1", "m_2")
-    np.testing.assert_array_equal(covariate(trace, "%user"), [[50, NAN], [NAN, 70], [52, NAN]])
+    np.testing.assert_array_equal(covariate(trace, "cpu_util_percent"), [[50, NAN], [NAN, 70], [52, NAN]])
     assert np.isnan(trace.speed).all()
-    assert trace.meta["dropped"] == "nothing"
+    assert trace.meta["dropped"] == "2 values of -1 or 101, which are invalid"
     assert trace.meta["rows_read"] == "4"
-    assert trace.meta["period_seconds"] == "10"
+    assert "cpu_util_percent: percent" in trace.meta["units"]
 
 
 def test_a_longer_period_averages_the_rows_within_it(made):
-    trace = only(made("sar.csv", SAR), period=30)
-    np.testing.assert_array_equal(covariate(trace, "%idle"), [[41, 62]])
-    np.testing.assert_array_equal(covariate(trace, "%user"), [[51, 70]])
+    trace = only(made("machine_usage.csv", MACHINES), period=30)
+    np.testing.assert_array_equal(covariate(trace, "mem_util_percent"), [[61, 62]])
+    np.testing.assert_array_equal(covariate(trace, "cpu_util_percent"), [[51, 70]])
     assert "2 rows were averaged" in trace.meta["changed"]
 
 
+def test_unasked_workers_are_counted(made):
+    trace = only(made("machine_usage.csv", MACHINES), workers=["m_2"])
+    assert trace.workers == ("m_2",)
+    assert "2 rows of workers that were not asked for" in trace.meta["dropped"]
+
+
 def test_shuffled_repeated_rows_give_same_trace(made):
-    header, *rows = SAR.splitlines()
-    shuffled = "\n".join([header, *rows[::-1], rows[0], rows[0]]) + "\n"
-    trace, again = only(made("sar.csv", SAR)), only(made("sar2.csv", shuffled))
+    rows = MACHINES.splitlines()
+    shuffled = "\n".join([*rows[::-1], rows[0], rows[0]]) + "\n"
+    trace, again = only(made("machine_usage.csv", MACHINES)), only(made("machine_usage2.csv", shuffled))
     np.testing.assert_array_equal(again.select(workers=trace.workers).covariates, trace.covariates)
-    assert "2 rows were averaged" in again.meta["changed"]
+    assert "2 repeated rows" in again.meta["dropped"]
+    assert again.meta["rows_dropped"] == "2"
+    assert "rows whose time went backwards" in again.meta["changed"]
+
+
+def usage(start, cpus, **more):
+    average = {"average_usage": {"cpus": cpus, "memory": 0.25}}
+    times = {"start_time": str(start), "end_time": str(start + 300_000_000)}
+    return json.dumps({**times, "collection_id": str(2**53 + 1), "instance_index": 3, **average, **more})
+
+
+def test_google_lines_nested_with_long_integers(made):
+    lines = [usage(600_000_000, 0.5), usage(1_200_000_000, 0.75, cycles_per_instruction=1.5), usage(2**63 - 1, 1)]
+    path = made("instance_usage-000000000000.json.gz", gzip.compress("\n".join(lines).encode()))
+    trace = only(path)
+    assert trace.workers == (f"{2**53 + 1}/3",)
+    np.testing.assert_array_equal(covariate(trace, "average_usage.cpus"), [[0.5], [NAN], [0.75]])
+    np.testing.assert_array_equal(covariate(trace, "cycles_per_instruction"), [[NAN], [NAN], [1.5]])
+    assert "1 rows before or after the trace's time" in trace.meta["dropped"]
 
 
 def test_dstat_skips_boot_mean_and_nul_bytes(made):

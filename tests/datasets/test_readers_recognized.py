@@ -2,8 +2,9 @@
 
 import gzip
 
+import numpy as np
 import pytest
-from readings import DSTAT, DSTAT_ROW, SAR
+from readings import DSTAT, DSTAT_ROW, MACHINES, only
 
 from paceline.datasets import read_traces
 
@@ -12,12 +13,14 @@ from paceline.datasets import read_traces
     ("name", "content", "sentence"),
     [
         (
-            "job.csv",
-            "worker,gpu,time,batch_time_norm\n0,0,25,x\n",
-            "'batch_time_norm' must hold numbers, but row 2 holds 'x'",
+            "machine_usage.csv",
+            "m,0,1,1,,,1,1,1\nm,10,x,1,,,1,1,1\n",
+            "column 'cpu_util_percent' must hold numbers, but row 2 holds 'x'",
         ),
-        ("job.csv", "worker,gpu,time,batch_time_norm\n0,0,25,1\n0,0\n", "row 3 must have 4 cells, got 2"),
-        ("job.csv", "", "is empty"),
+        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,1,1,,\n", "row 2 must have 9 cells, got 6"),
+        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,9e15,1,1,,,1,1,1\n", "is too large for iterations of"),
+        ("machine_usage.csv", ",0,1,1,,,1,1,1\n", "no row left with a worker and a time"),
+        ("machine_usage.csv", "", "is empty"),
         ("job.csv", "worker,gpu,time,batch_time_norm\n", "has no rows"),
         (
             "smi.csv",
@@ -29,11 +32,22 @@ from paceline.datasets import read_traces
             "timestamp, index, power.draw [W]\n2014-02-14 14:30:00 CEST, 0, 5 W\n",
             "column 'timestamp' must hold times .* row 2 holds",
         ),
+        ("usage.json", '{"collection_id": "1", "average_usage": {}}\n{"a": \n', "line 2 must be one JSON object"),
+        (
+            "usage.json",
+            '{"collection_id": 1, "average_usage": {"cpus": "much"}}\n',
+            "'average_usage.cpus' must hold numbers, but row 1",
+        ),
         ("sar.csv", "# hostname;interval;timestamp;%user\nh;60;2020-01-01 00:00:00 UTC\n", "row 2 must have 4 cells"),
         ("dstat.csv", DSTAT + DSTAT_ROW.format("a"), "'cpu_usr' must hold numbers, but row 8 holds 'a'"),
         ("dstat.csv", DSTAT, "has no rows"),
         ("dstat.csv", DSTAT + DSTAT_ROW.format(1), "has no row besides the first"),
         ("sar.csv", "# hostname;interval;timestamp;%user\n", "has no rows"),
+        (
+            "usage.json",
+            '{"collection_id": 1, "average_usage": {}}\n[1]\n',
+            "line 2 must be one .* got a list",
+        ),
         ("job_1.csv", ",worker,gpu,time,batch_time_norm\n0,,25,1,500\n", "has no row with a worker and a time"),
         ("range.json", '{"resultType": "vector", "result": [{"metric": {}, "values": []}]}', "values=seconds"),
         ("log.txt", "Rank 0 GPUs relative perf: {0: 1e}\n", "line 1 has a score that is not a number"),
@@ -53,23 +67,25 @@ def test_errors_say_what_where_and_what_to_do(made, name, content, sentence):
 
 
 def test_unknown_formats_options_and_files_are_named(made, tmp_path):
-    path = made("sar.csv", SAR)
-    with pytest.raises(ValueError, match="there is no format 'sadf'"):
-        read_traces(path, "sadf")
-    with pytest.raises(ValueError, match=r"unknown options \['speed'\] for format .*; it accepts \['period'\]"):
+    path = made("machine_usage.csv", MACHINES)
+    with pytest.raises(ValueError, match="there is no format 'alibaba'"):
+        read_traces(path, "alibaba")
+    with pytest.raises(
+        ValueError, match=r"unknown options \['speed'\] for format .*; it accepts \['period', 'workers'\]"
+    ):
         read_traces(path, speed=1)
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         read_traces(tmp_path / "nothing")
 
 
 def test_folder_gives_traces_of_named_format(made, tmp_path):
-    made("sar.csv", SAR)
+    made("machine_usage.csv", MACHINES)
     made("job_1_norm.csv", ",worker,gpu,time,batch_time_norm\n0,0,25,1,500\n")
     made("README.md", "text")
     assert len(read_traces(tmp_path)) == 2
     assert [trace.meta["format"] for trace in read_traces(tmp_path, "pai_minibatch")] == ["pai_minibatch"]
-    with pytest.raises(ValueError, match="contains no file of the format dstat"):
-        read_traces(tmp_path, "dstat")
+    with pytest.raises(ValueError, match="contains no file of the format sar"):
+        read_traces(tmp_path, "sar")
 
 
 def test_hidden_folders_hold_no_data(tmp_path):
@@ -79,3 +95,24 @@ def test_hidden_folders_hold_no_data(tmp_path):
         (tmp_path / folder / "job.csv").write_text("worker,iteration,samples,seconds\na,0,1,1\n")
     (trace,) = read_traces(tmp_path)
     assert trace.name == "job"
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        (
+            "alibaba_machine_usage",
+            "machine_id,time_stamp,cpu_util_percent,mem_util_percent,mem_gps,mkpi,net_in,net_out,disk_io_percent",
+        ),
+        (
+            "alibaba_container_usage",
+            "container_id,machine_id,time_stamp,cpu_util_percent,mem_util_percent,cpi,mem_gps,mpki,net_in,net_out,"
+            "disk_io_percent",
+        ),
+    ],
+)
+def test_headerless_set_recognized_with_header(made, name, columns):
+    trace = only(made("mine.csv", columns + "\n" + ",".join("7" for _ in columns.split(",")) + "\n"))
+    assert trace.meta["format"] == name
+    assert np.isfinite(trace.covariates).all()
+    assert trace.meta["rows_read"] == "1"

@@ -159,10 +159,10 @@ def test_ranks_of_log_are_no_restarts(tmp_path):
 
 def test_frozen_covariates_are_counted_for_any_format(tmp_path):
     """CPU and memory of machine ``m`` stop moving; the memory of ``n`` rests while its CPU moves."""
-    rows = [f"m;1;{k};{min(k, 50) % 7};{min(k, 50) % 5}\n" for k in range(120)]
-    rows += [f"n;1;{k};{k % 7};40\n" for k in range(120)]
-    (tmp_path / "sar.csv").write_text("# hostname;interval;timestamp;%user;%memused\n" + "".join(rows))
-    (trace,) = read_traces(tmp_path / "sar.csv")
+    rows = [f"m,{10 * k},{min(k, 50) % 7},{min(k, 50) % 5},,,,,\n" for k in range(120)]
+    rows += [f"n,{10 * k},{k % 7},40,,,,,\n" for k in range(120)]
+    (tmp_path / "machine_usage.csv").write_text("".join(rows))
+    (trace,) = read_traces(tmp_path / "machine_usage.csv")
     assert trace.meta["frozen"] == "all covariates stand still for 70 iterations of m"
 
 

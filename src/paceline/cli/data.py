@@ -90,7 +90,7 @@ def data_load(
 
     Licence, units and all else that is known about a trace are kept: beside a CSV, in a file NAME.csv.meta.json.
 
-    Example: [cyan]paceline data load job_1_norm.csv --out traces/[/]
+    Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
     """
     one = target.suffix in (".parquet", ".csv")
     if not one:
