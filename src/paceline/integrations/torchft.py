@@ -178,7 +178,7 @@ class ReplicaLoader:
                 self._timer.gradients_summed(waiting)
             samples = self._sample_indices()
             self._timer.load_begins()
-            batch = self._source.take(samples)
+            [batch] = self._source.take([samples])
             self._timer.load_ends()
             self._timer.add_batch(len(samples))
             self._timer.forward_begins(len(samples), in_report=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)

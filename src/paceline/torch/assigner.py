@@ -6,9 +6,8 @@ Axes: W ranks, F features.
 from __future__ import annotations
 
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,115 +63,113 @@ class SampleOrder:
 
 State = Mapping[str, NDArray[Any]]
 
+MicroBatch = tuple[RankBatch, Any]
+"""What a loop gets at once: facts about it, and its samples."""
 
-class Assigner(ABC):
-    """Protocol of an assigner: it says which rank takes which samples. All ranks compute the same and exchange nothing.
+
+class EpochAssigner:
+    """Says which rank takes which samples of an epoch: every rank computes the same, and none exchanges anything.
+
+    The epoch's order is cut into global batches, and each of these into one part after the other. A state is a place in
+    the order, whatever the number of ranks.
 
     Attributes
     ----------
     epoch, batches, digest
         The epoch under way, the batches taken of it, and a checksum of who took what: ranks that assigned alike have
         the same.
+    indices
+        The epoch's samples in their order; the first ``offset`` of them are in a batch or in a buffer.
     remaining
-        Samples of the epoch that are in no batch yet; None where it is unknown.
+        Samples of the epoch that are in no batch yet.
+    buffers
+        Samples drawn for each rank in advance; empty where batches are cut when they are taken.
     coefficients
         Factors by which costs follow from features, ``[F]``; None where samples have no costs.
     min_samples
         Fewest samples of a rank in a batch, where samples have costs.
+    micro_batch
+        Samples of a micro-batch, where a rank's part is divided into some.
+    length_varies
+        Whether epochs have different numbers of batches.
     """
 
-    remaining: int | None = None
     coefficients: Array | None = None
+    micro_batch: int | None = None
     min_samples = 1
+    buffered = length_varies = False
 
-    def __init__(self, rule: GlobalBatch, rank: int) -> None:
-        self.rule, self.rank = rule, rank
+    def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int) -> None:
+        self.order, self.rule, self.rank = order, rule, rank
         self.epoch = self.batches = self.digest = 0
+        self._min_left = rule.min_left
+        self._unique = False
+        self._full_below = rule.samples + rule.world_size
+        self._shares_W = rule.equal_sizes()
+        self._rank_batch, self._digest_bytes = RankBatch(self._shares_W), self._shares_W.astype("<i8").tobytes()
+        self._cut_for: Sizes | None = None
+        self.end()
 
-    @property
-    @abstractmethod
-    def is_over(self) -> bool:
-        """True if the epoch has no further batch."""
-
-    @abstractmethod
-    def start(self, epoch: int) -> None:
-        """Begin this epoch."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Skip the rest of the epoch."""
-
-    @abstractmethod
-    def peek(self, shares_W: Sizes, accumulate: int) -> tuple[RankBatch, Any]:
+    def peek(self, shares_W: Sizes) -> tuple[RankBatch, SampleIndices]:
         """Return facts about the next batch at these shares, and this rank's samples, without counting it as taken."""
+        if shares_W is not self._cut_for or self.remaining < self._full_below:
+            self._shares_W = shares_W
+            self._cut_for = sizes_W = self._set_sizes(shares_W)
+            self._first, self._count = int(sizes_W[: self.rank].sum()), int(sizes_W[self.rank])
+        first = self.offset + self._first
+        return self._rank_batch, self.indices[first : first + self._count]
 
-    @abstractmethod
+    def micro_batches(self, rank_batch: RankBatch, samples: SampleIndices) -> list[MicroBatch]:
+        """Return the micro-batches of this rank's part of the next batch."""
+        parts = self._divide_part(samples)
+        # each counts its own rows of the whole global batch: a step is the mean over all samples
+        return [
+            (replace(rank_batch, features=self.features(part), rows=len(part), ends_step=number == len(parts)), part)
+            for number, part in enumerate(parts, 1)
+        ]
+
     def advance(self) -> None:
         """Count the next batch as taken."""
+        self.offset += self._rank_batch.total
+        self.remaining -= self._rank_batch.total
+        self.batches += 1
+        self.digest = zlib.crc32(self._digest_bytes, self.digest)
 
-    @abstractmethod
-    def require_loadable(self, state: State, *, with_rest: bool) -> None:
-        """Refuse a state with which the epoch, or the rest of it, cannot go on; change nothing."""
+    def samples_to_load(self, requested_end: int) -> tuple[SampleIndices, int]:
+        """Return the samples to load next, those of this rank if shares stay as they are, and how far they reach.
 
-    @abstractmethod
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the place in the epoch."""
+        ``requested_end`` is how far they were asked for: 0 at first, then what was returned beside the last ones.
+        """
+        offset = max(requested_end, self.offset)
+        end = self.batch_end(offset)
+        return (np.arange(0), offset) if end is None else (self.rank_samples(offset), end)
 
-    @abstractmethod
-    def load_state_dict(self, state: State) -> None:
-        """Move to the place of a saved state, at the start of a loop."""
+    def may_request_next(self, requested_end: int) -> bool:
+        """Return whether the next request is for samples of the next batch, none of which was requested before."""
+        return requested_end <= self.offset
 
-    def sync_from(self, state: State) -> None:
-        """Move to the place of another rank, in the middle of a loop."""
-        self.load_state_dict(state)
+    def settled_samples(self) -> SampleIndices:
+        """Return requested samples that the next batch settles: this rank takes them then, or not at all."""
+        return self.indices[self.offset : self.batch_end(self.offset)]
 
-    def features(self, samples: Any) -> tuple[float, ...]:
+    def batch_end(self, offset: int) -> int | None:
+        """Return the end of the global batch that begins at this offset; None if none begins there."""
+        left = len(self.indices) - offset
+        return offset + self.rule.next_batch_samples(left) if left >= self._min_left else None
+
+    def rank_samples(self, offset: int) -> SampleIndices:
+        """Return this rank's samples of the global batch that begins at this offset, if shares stay as they are."""
+        sizes = self.rule.sizes(len(self.indices) - offset, self._shares_W).tolist()
+        first = offset + sum(sizes[: self.rank])
+        return self.indices[first : first + sizes[self.rank]]
+
+    def features(self, samples: SampleIndices) -> tuple[float, ...]:
         """Return the features of the work of samples of this rank; nothing where samples have no costs."""
         return ()
 
     def settings(self) -> dict[str, object]:
         """Return what must be the same on every rank, beside the order and the rule, by readable names."""
         return {}
-
-
-class EpochAssigner(Assigner):
-    """The place in an epoch of a dataset, how it is saved, and how it is taken up by another number of ranks.
-
-    Attributes
-    ----------
-    indices
-        The epoch's samples in their order; the first ``offset`` of them are in a batch or in a buffer.
-    buffers
-        Samples drawn for each rank in advance; empty where batches are cut when they are taken.
-    length_varies
-        Whether epochs have different numbers of batches.
-    """
-
-    remaining: int
-    buffered = length_varies = False
-
-    def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int) -> None:
-        super().__init__(rule, rank)
-        self.order = order
-        self._min_left = rule.min_left
-        self._unique = False
-        self._rank_batch = RankBatch(rule.equal_sizes())
-        self.end()
-
-    @abstractmethod
-    def samples_to_load(self, requested_end: int) -> tuple[SampleIndices, int]:
-        """Return the samples to load next, those of this rank if shares stay as they are, and how far they reach.
-
-        ``requested_end`` is how far they were asked for: 0 at first, then what was returned beside the last ones.
-        """
-
-    def may_request_next(self, requested_end: int) -> bool:
-        """Return whether the next request is for samples of the next batch, none of which was requested before."""
-        return requested_end <= self.offset
-
-    @abstractmethod
-    def settled_samples(self) -> SampleIndices:
-        """Return requested samples that the next batch settles: this rank takes them then, or not at all."""
 
     @property
     def is_over(self) -> bool:
@@ -240,6 +237,22 @@ class EpochAssigner(Assigner):
         self.indices, self.offset = indices, offset
         self.remaining = len(indices) - offset + sum(len(buffer) for buffer in self.buffers)
 
+    def sync_from(self, state: State) -> None:
+        """Move to the place of another rank, in the middle of a loop."""
+        self.load_state_dict(state)
+
+    def _set_sizes(self, shares_W: Sizes) -> Sizes:
+        """Return the sizes of the next batch: the shares themselves, if it is full."""
+        sizes_W = self.rule.sizes(self.remaining, shares_W)
+        if sizes_W is not self._rank_batch.sizes:
+            self._rank_batch, self._digest_bytes = RankBatch(sizes_W), sizes_W.astype("<i8").tobytes()
+        return sizes_W
+
+    def _divide_part(self, samples: SampleIndices) -> list[SampleIndices]:
+        """Return the samples of each micro-batch; the last may have fewer."""
+        size = self.micro_batch or len(samples)
+        return [samples[first : first + size] for first in range(0, len(samples), size)]
+
 
 def require_same(state: State, expected: Mapping[str, object]) -> None:
     """Refuse a state that was saved with other settings than these."""
@@ -249,62 +262,6 @@ def require_same(state: State, expected: Mapping[str, object]) -> None:
                 f"the state was saved with {name}={state[name].item()}, but this loader has {value}: the epoch cannot "
                 f"go on with other {name}"
             )
-
-
-class SliceAssigner(EpochAssigner):
-    """Cuts the epoch's order into global batches, and each of these into one part after the other.
-
-    A state is a place in the order, whatever the number of ranks.
-    """
-
-    def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int) -> None:
-        super().__init__(order, rule, rank)
-        self._full_below = rule.samples + rule.world_size
-        self._shares_W = rule.equal_sizes()
-        self._cut_for: Sizes | None = None
-
-    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, SampleIndices]:
-        """Return facts about the next batch, and this rank's samples."""
-        if shares_W is not self._cut_for or self.remaining < self._full_below:
-            self._cut_batch(shares_W)
-        first = self.offset + self._first
-        return self._rank_batch, self.indices[first : first + self._count]
-
-    def advance(self) -> None:
-        """Count the next batch as taken."""
-        self.offset += self._total
-        self.remaining -= self._total
-        self.batches += 1
-        self.digest = zlib.crc32(self._bytes, self.digest)
-
-    def batch_end(self, offset: int) -> int | None:
-        """Return the end of the global batch that begins at this offset; None if none begins there."""
-        left = len(self.indices) - offset
-        return offset + self.rule.next_batch_samples(left) if left >= self._min_left else None
-
-    def samples_to_load(self, requested_end: int) -> tuple[SampleIndices, int]:
-        """Return this rank's part of one more global batch, and where that ends."""
-        offset = max(requested_end, self.offset)
-        end = self.batch_end(offset)
-        return (np.arange(0), offset) if end is None else (self.rank_samples(offset), end)
-
-    def settled_samples(self) -> SampleIndices:
-        """Return the samples of the next global batch: other ranks take the rest of it."""
-        return self.indices[self.offset : self.batch_end(self.offset)]
-
-    def rank_samples(self, offset: int) -> SampleIndices:
-        """Return this rank's samples of the global batch that begins at this offset, if shares stay as they are."""
-        sizes = self.rule.sizes(len(self.indices) - offset, self._shares_W).tolist()
-        first = offset + sum(sizes[: self.rank])
-        return self.indices[first : first + sizes[self.rank]]
-
-    def _cut_batch(self, shares_W: Sizes) -> None:
-        """Compute what these shares mean for the next batch, and for all full ones as long as they stay."""
-        self._shares_W = shares_W
-        self._cut_for = sizes_W = self.rule.sizes(self.remaining, shares_W)  # the shares themselves, if it is full
-        sizes = sizes_W.tolist()
-        self._first, self._count, self._total = sum(sizes[: self.rank]), sizes[self.rank], sum(sizes)
-        self._rank_batch, self._bytes = RankBatch(sizes_W), sizes_W.astype("<i8").tobytes()
 
 
 class BufferAssigner(EpochAssigner):
@@ -325,11 +282,9 @@ class BufferAssigner(EpochAssigner):
         self.batches_ahead = batches_ahead
         super().__init__(order, rule, rank)
 
-    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, SampleIndices]:
-        """Return facts about the next batch, and this rank's samples."""
-        sizes_W = self.rule.sizes(self.remaining, shares_W)
-        if sizes_W is not self._rank_batch.sizes:
-            self._rank_batch = RankBatch(sizes_W)
+    def peek(self, shares_W: Sizes) -> tuple[RankBatch, SampleIndices]:
+        """Return facts about the next batch at these shares, and this rank's samples, without counting it as taken."""
+        sizes_W = self._set_sizes(shares_W)
         held_W, drawable = self._buffer_lengths(), len(self.indices) - self.offset
         short_W = (1 + self.batches_ahead) * sizes_W - held_W
         if drawable and short_W.max() > 0:
@@ -361,12 +316,11 @@ class BufferAssigner(EpochAssigner):
 
     def advance(self) -> None:
         """Count the next batch as taken."""
-        sizes_W = self._rank_batch.sizes
-        self.batches += 1
+        super().advance()
+        self.offset -= self._rank_batch.total  # it moved when these samples were drawn
         self._consumed += self._rank_batch.local_samples(self.rank)
-        self.buffers = [buffer[size:] for buffer, size in zip(self.buffers, sizes_W.tolist(), strict=True)]
-        self.remaining -= self._rank_batch.total
-        self.digest = zlib.crc32(sizes_W.astype("<i8").tobytes(), self.digest)
+        sizes = self._rank_batch.sizes.tolist()
+        self.buffers = [buffer[size:] for buffer, size in zip(self.buffers, sizes, strict=True)]
 
     def _set_offset(self, indices: SampleIndices, offset: int) -> None:
         super()._set_offset(indices, offset)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
 from paceline._arrays import Sizes
 from paceline.solver import Assignment, Packing
-from paceline.torch.assigner import SampleIndices, SampleOrder, SliceAssigner
+from paceline.torch.assigner import EpochAssigner, SampleIndices, SampleOrder
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 
 
-class CostAssigner(SliceAssigner):
+class CostAssigner(EpochAssigner):
     """Cuts the epoch's order into the global batches that come without costs, and divides each by cost."""
 
     def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
@@ -32,19 +30,18 @@ class CostAssigner(SliceAssigner):
         if self.costs.cap is not None:
             self._require_within_cap(self.costs.cap)
 
-    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, SampleIndices]:
-        """Return facts about the next batch, and this rank's samples."""
+    def peek(self, shares_W: Sizes) -> tuple[RankBatch, SampleIndices]:
+        """Return facts about the next batch at these shares, and this rank's samples, without counting it as taken."""
         self._shares_W = shares_W
         samples = self.rank_samples(self.offset)
-        return RankBatch(self._assignment(self.offset).counts, self.features(samples)), samples
+        assignment = self._assignment(self.offset)
+        self._rank_batch = RankBatch(assignment.counts, self.features(samples))
+        self._digest_bytes = assignment.owner.astype("<i8").tobytes()
+        return self._rank_batch, samples
 
     def advance(self) -> None:
         """Count the next batch as taken."""
-        owner_N = self._assignment(self.offset).owner
-        self.offset += len(owner_N)
-        self.remaining -= len(owner_N)
-        self.batches += 1
-        self.digest = zlib.crc32(owner_N.astype("<i8").tobytes(), self.digest)
+        super().advance()
         self._assignment_cache = {key: known for key, known in self._assignment_cache.items() if key[0] >= self.offset}
 
     def batch_end(self, offset: int) -> int | None:
@@ -163,16 +160,15 @@ class PackAssigner(CostAssigner):
         self.lockstep = lockstep
         super().__init__(order, rule, rank, costs, table)
 
-    def micro_batch_bounds(self) -> list[tuple[int, int]]:
-        """Return where each micro-batch of the next batch begins and ends among this rank's samples."""
-        packed = self._assignment(self.offset)
-        assert isinstance(packed, PackedBatch)
-        ends = np.cumsum([0, *map(len, packed.micro_batches[self.rank])]).tolist()
-        return list(pairwise(ends))
-
     def settings(self) -> dict[str, object]:
         """Return what must be the same on every rank, beside the order and the rule."""
         return {"pack": "lockstep" if self.lockstep else True, **super().settings()}
+
+    def _divide_part(self, samples: SampleIndices) -> list[SampleIndices]:
+        """Return the samples of each micro-batch of the next batch."""
+        packed = self._assignment(self.offset)
+        assert isinstance(packed, PackedBatch)
+        return np.split(samples, np.cumsum([len(part) for part in packed.micro_batches[self.rank]])[:-1])
 
     def _divide_batch(self, samples: SampleCosts) -> PackedBatch:
         assert self.coefficients is not None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Never
 
-from paceline.torch.assigner import BufferAssigner, EpochAssigner, SampleOrder, Sampler, SliceAssigner
+from paceline.torch.assigner import BufferAssigner, EpochAssigner, SampleOrder, Sampler
 from paceline.torch.cost_assigner import CostAssigner, PackAssigner, PackOption
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch
@@ -19,7 +18,7 @@ from paceline.torch.loader_options import (
 )
 from paceline.torch.loading import make_batch_source
 from paceline.torch.packed_collate import Flatten
-from paceline.torch.rank_loader import MicroBatchCollate, RankLoader, micro_batch_bounds
+from paceline.torch.rank_loader import RankLoader
 
 
 class BalancedLoader(RankLoader):
@@ -147,26 +146,22 @@ class BalancedLoader(RankLoader):
         order = SampleOrder(len(dataset), bool(shuffle), require_int("seed", seed, 0), sampler)
         self._loads_ahead = num_workers > 0
         self._assigner: EpochAssigner
-        if self.micro_batch:
-            self.micro_batch_bounds = partial(micro_batch_bounds, size=self.micro_batch)
         if costs is not None and table is not None and pack:
-            self._assigner = packed = PackAssigner(order, rule, rank, costs, table, lockstep=pack == "lockstep")
-            self.micro_batch_bounds, collate_fn = lambda _: packed.micro_batch_bounds(), collate_fn or Flatten()
+            self._assigner = PackAssigner(order, rule, rank, costs, table, lockstep=pack == "lockstep")
+            collate_fn = collate_fn or Flatten()
         elif costs is not None and table is not None:
             self._assigner = CostAssigner(order, rule, rank, costs, table)
+        elif self._loads_ahead and sampler is None:
+            self._assigner = BufferAssigner(order, rule, rank)
         else:  # a sampler may yield a sample twice, which buffers that are loaded ahead could not tell apart
-            self._assigner = (BufferAssigner if self._loads_ahead and sampler is None else SliceAssigner)(
-                order, rule, rank
-            )
+            self._assigner = EpochAssigner(order, rule, rank)
+        self._assigner.micro_batch = self.micro_batch
+        if self.micro_batch or pack:
+            self.micro_batches = self._assigner.micro_batches
         loading = LoadingOptions(
             num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context
         )
-        collate = (
-            MicroBatchCollate(collate_fn, self.micro_batch_bounds)
-            if collate_fn and self.micro_batch_bounds
-            else collate_fn
-        )
-        super().__init__(self._assigner, make_batch_source(dataset, self._assigner, collate, loading), rule, rank)
+        super().__init__(self._assigner, make_batch_source(dataset, self._assigner, collate_fn, loading), rule, rank)
 
     @property
     def length_varies(self) -> bool:

@@ -119,7 +119,7 @@ class ChunkDataset(Dataset[Any]):
 
     def load(self, samples: SampleIndices) -> Any:
         """Load these samples and make a chunk of them."""
-        if hasattr(self.dataset, "__getitems__"):
+        if hasattr(self.dataset, "__getitems__") and len(samples):  # a packed micro-batch may be empty
             return self.collate(self.dataset.__getitems__(samples.tolist()))
         return self.collate([self.dataset[sample] for sample in samples.tolist()])
 
@@ -186,9 +186,9 @@ class Prefetcher:
         self.generation += 1
         self._requested, self._under_way, self._stock = 0, set(), {}
 
-    def take(self, samples: SampleIndices) -> Any:
-        """Return a batch of these samples; wait for those not yet there."""
-        wanted, self._waited = samples.tolist(), 0.0
+    def take(self, parts: Sequence[SampleIndices]) -> list[Any]:
+        """Return a batch of each of these lists of samples; wait for those not yet there."""
+        wanted, self._waited = np.concatenate(parts).tolist(), 0.0
         if self._arrivals is None:
             self._arrivals = iter(self._loader)
             # Held by this, the queues to the processes still work when this object is collected in a cycle: without
@@ -207,19 +207,19 @@ class Prefetcher:
         for sample in wanted:
             while sample not in self._stock:
                 self._receive()
-        places = [self._stock[sample] for sample in wanted]
-        self.load_seconds = self._waited, sum([seconds for _, _, seconds in places]) / self._processes
-        if self.collate is not None:
-            batch = self.collate([chunk[row] for chunk, row, _ in places])
-        else:
-            batch = join_batches(
-                [slice_batch(chunk, rows) for chunk, rows in contiguous_slices([place[:2] for place in places])]
-            )
+        self.load_seconds = self._waited, sum([self._stock[sample][2] for sample in wanted]) / self._processes
+        batches = [self._make_batch(samples.tolist()) for samples in parts]
         settled = self.assigner.settled_samples().tolist()
         self._under_way.difference_update(settled)
         for sample in self._stock.keys() & settled:
             del self._stock[sample]
-        return pinned(batch) if self._pin else batch  # what lies in pinned memory already stays there
+        return pinned(batches) if self._pin else batches  # what lies in pinned memory already stays there
+
+    def _make_batch(self, samples: list[int]) -> Any:
+        row_positions = [self._stock[sample][:2] for sample in samples]
+        if self.collate is not None:
+            return self.collate([chunk[row] for chunk, row in row_positions])
+        return join_batches([slice_batch(chunk, rows) for chunk, rows in contiguous_slices(row_positions)])
 
     def _receive(self) -> None:
         """Keep the chunk that arrives next; a request for another takes its place."""
@@ -301,14 +301,19 @@ def make_batch_source(
 
 
 class OnDemandSource:
-    """Loads a batch in this process, when it is asked for; without a dataset, samples come as they are."""
+    """Loads batches in this process, when they are asked for; without a dataset, samples come as they are."""
 
     load_seconds = (0.0, 0.0)
 
     def __init__(self, dataset: Any, collate: Collate | None, *, pin_memory: bool = False) -> None:
         collate = collate or default_collate
-        load = collate if dataset is None else ChunkDataset(dataset, collate).load
-        self.take: Callable[[Any], Any] = (lambda samples: pinned(load(samples))) if pin_memory else load
+        self._load = collate if dataset is None else ChunkDataset(dataset, collate).load
+        self._pin = pin_memory
+
+    def take(self, parts: Sequence[Any]) -> list[Any]:
+        """Return a batch of each of these lists of samples."""
+        batches = list(map(self._load, parts))
+        return pinned(batches) if self._pin else batches
 
     def restart(self) -> None:
         """Do nothing: no samples were loaded ahead."""

@@ -6,8 +6,6 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Never
 from weakref import ref
 
@@ -15,40 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.torch.assigner import Assigner, State
+from paceline.torch.assigner import EpochAssigner, MicroBatch, State
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.loader_options import UNSUPPORTED_ATTRIBUTES, require_int
-from paceline.torch.loading import BatchSource, Collate, slice_batch
+from paceline.torch.loading import BatchSource
 from paceline.torch.state_lists import from_lists, to_lists
+from paceline.torch.stream_assigner import StreamAssigner
 
-MicroBatchBounds = Callable[[int], list[tuple[int, int]]]
-"""Returns where each micro-batch begins and ends among so many samples."""
-
-
-class CollatedMicroBatches(list[Any]):
-    """Micro-batches that a user's collate function has made."""
-
-
-class MicroBatchCollate:
-    """Collates a list of samples into a list of micro-batches.
-
-    >>> MicroBatchCollate(sum, lambda rows: micro_batch_bounds(rows, size=2))([1, 2, 3, 4, 5])
-    [3, 7, 5]
-    """
-
-    def __init__(self, collate: Collate, micro_batch_bounds: MicroBatchBounds) -> None:
-        self.collate, self.micro_batch_bounds = collate, micro_batch_bounds
-
-    def __call__(self, samples: list[Any]) -> CollatedMicroBatches:
-        """Return the micro-batches of these samples."""
-        return CollatedMicroBatches(
-            self.collate(samples[first:end]) for first, end in self.micro_batch_bounds(len(samples))
-        )
-
-
-def micro_batch_bounds(rows: int, size: int) -> list[tuple[int, int]]:
-    """Return where micro-batches of this size begin and end; the last one may be smaller."""
-    return list(pairwise([*range(0, rows, size), rows]))
+Assigner = EpochAssigner | StreamAssigner
 
 
 class EpochProgress:
@@ -136,7 +108,7 @@ class LoaderIterator:
 
     def __init__(self, loader: RankLoader) -> None:
         self._loader = loader
-        self._pending_parts: list[tuple[RankBatch, Any]] = []
+        self._pending_parts: list[MicroBatch] = []
         self._has_begun = self._is_over = False
         self._error = ""  # as text: the error itself would hold this loop, and so the loading processes
 
@@ -203,6 +175,8 @@ class RankLoader(ABC):
         Samples of a micro-batch, where ranks get their part in micro-batches of one size; None otherwise.
     packs
         Whether ranks get their part packed into micro-batches, whose rows say nothing of their samples.
+    micro_batches
+        Divides this rank's part of a batch into micro-batches; None where it comes as a whole.
     counts_differ
         Whether ranks may have different numbers of micro-batches in a step.
     step_ends
@@ -234,7 +208,7 @@ class RankLoader(ABC):
     micro_batch: int | None = None
     counts_differ = False
     packs = False
-    micro_batch_bounds: MicroBatchBounds | None = None
+    micro_batches: Callable[[RankBatch, Any], list[MicroBatch]] | None = None
     counts_all = True
 
     def __init__(self, assigner: Assigner, source: BatchSource, rule: GlobalBatch, rank: int) -> None:
@@ -413,7 +387,7 @@ class RankLoader(ABC):
         if self.newest_loop() is iterator:
             self.newest_loop, self.has_ended = _no_loop, True
 
-    def next_micro_batches(self) -> list[tuple[RankBatch, Any]]:
+    def next_micro_batches(self) -> list[MicroBatch]:
         """Return this rank's part of the next global batch, whole or in micro-batches; nothing if the epoch is over."""
         assigner = self._assigner
         if assigner.is_over:
@@ -421,30 +395,19 @@ class RankLoader(ABC):
             return []
         if self.before_batch and assigner.batches % self.accumulate == 0:
             self.before_batch()
-        rank_batch, samples = assigner.peek(self._shares, self.accumulate)
+        rank_batch, samples = assigner.peek(self._shares)
+        parts = self.micro_batches(rank_batch, samples) if self.micro_batches else [(rank_batch, samples)]
+        rank_batches, samples_of_parts = zip(*parts, strict=True)
         if self.before_load:
             self.before_load()
-        batch = self._source.take(samples)
-        places = self.micro_batch_bounds(len(samples)) if self.micro_batch_bounds else None
+        batches = self._source.take(samples_of_parts)
         if self.after_load:
             self.after_load(*self._source.load_seconds)
         assigner.advance()  # only now: a batch that could not be loaded has not been yielded
         self.batch_sizes = rank_batch.sizes
-        uneven = self.packs or len(set(rank_batch.sizes.tolist())) > 1  # packed rows are as long as their tokens
+        uneven = self.packs or len(set(self.batch_sizes.tolist())) > 1  # packed rows are as long as their tokens
         self.since_uneven = 0 if uneven else self.since_uneven + 1
-        if places is None:
-            return [(rank_batch, batch)]
-        parts = []  # each counts its own rows of the whole global batch: a step is the mean over all samples
-        for number, (first, end) in enumerate(places):
-            features = assigner.features(samples[first:end])
-            known = replace(rank_batch, features=features, rows=end - first, ends_step=number == len(places) - 1)
-            parts.append(
-                (
-                    known,
-                    batch[number] if isinstance(batch, CollatedMicroBatches) else slice_batch(batch, slice(first, end)),
-                )
-            )
-        return parts
+        return list(zip(rank_batches, batches, strict=True))
 
     def _restart(self) -> None:
         """Forget what was loaded ahead: other samples come from now on."""

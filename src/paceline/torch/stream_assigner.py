@@ -12,17 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.torch.assigner import Assigner, State, require_same
+from paceline.torch.assigner import State, require_same
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 
 
-class StreamAssigner(Assigner):
+class StreamAssigner:
     """Draws global batches from a stream, which every rank reads again for every epoch, and divides them.
 
-    ``window`` samples are held back and mixed, as ``seed`` says.
+    ``window`` samples are held back and mixed, as ``seed`` says. Attributes are those of an :class:`EpochAssigner`.
     """
 
+    coefficients: Array | None = None
+    min_samples = 1
+    remaining = None  # a stream has no length
     is_over = True
 
     def __init__(
@@ -35,7 +38,8 @@ class StreamAssigner(Assigner):
         seed: int,
         key: Callable[[Any], Any] | None = None,
     ) -> None:
-        super().__init__(rule, rank)
+        self.rule, self.rank = rule, rank
+        self.epoch = self.batches = self.digest = 0
         self.stream, self.costs, self.window, self.seed, self.key = stream, costs, window, seed, key
         if costs is not None:
             self.coefficients = np.eye(costs.features)[0]
@@ -54,8 +58,8 @@ class StreamAssigner(Assigner):
         """Leave out the rest of the epoch."""
         self.is_over = True
 
-    def peek(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, list[Any]]:
-        """Return facts about the next batch, and this rank's samples."""
+    def peek(self, shares_W: Sizes) -> tuple[RankBatch, list[Any]]:
+        """Return facts about the next batch at these shares, and this rank's samples, without counting it as taken."""
         samples = self._batch or self._draw()
         if self.costs is None:
             rank_batch = RankBatch(self.rule.sizes(len(samples), shares_W))
