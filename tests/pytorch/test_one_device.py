@@ -69,7 +69,7 @@ def test_a_stream_and_gathered_rows_are_whole():
 
 def test_launched_ranks_must_join_a_group_first(monkeypatch):
     loader = BalancedLoader(X, 10, rank=0, world_size=2)
-    with pytest.raises(ValueError, match=r"2 ranks, but this process is in no process group: call torch\.distributed"):
+    with pytest.raises(ValueError, match=r"2 ranks, but 1 ranks train together: call torch\.distributed"):
         attach(torch.nn.Linear(4, 1), loader)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match=r"2 processes were started, .*init_process_group\(\) before you make"):

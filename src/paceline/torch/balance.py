@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,14 +13,13 @@ import torch
 from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.work import WorkModel
-from paceline.recording.covariates import Covariate
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.waits import FSDPWaits, listen
 from paceline.torch.counting import is_attached
 from paceline.torch.covariates import CovariateSampler
 from paceline.torch.exchange import Exchange
-from paceline.torch.gather import GatherShapeCheck
+from paceline.torch.gather import check_gathered_shapes
 from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.planning import Planning
 from paceline.torch.rank_loader import RankLoader
@@ -128,7 +128,7 @@ class Balance(LossScaling):
         timer: BusyTimer,
         *,
         workers: Sequence[str],
-        covariates: Sequence[Covariate] = (),
+        covariates: Sequence[Callable[[], float]] = (),
     ) -> None:
         self.balancer = balancer
         self.workers = tuple(workers)
@@ -142,8 +142,10 @@ class Balance(LossScaling):
         self.warn = steps.warn
         super().__init__(steps, OptimizerChecks(steps, lambda: planning.plan.sizes))
         # Ended with it: a job that drops its model and loader drops the balance too.
-        known, ranks = weakref.ref(steps), exchange.ranks
-        shape_check = GatherShapeCheck(loader, lambda: bool((one := known()) and one.pending_sums.is_pending), ranks)
+        known, ranks = weakref.ref(steps), frozenset(exchange.ranks)
+        shape_check = partial(
+            check_gathered_shapes, loader, lambda: bool((one := known()) and one.pending_sums.is_pending), ranks
+        )
         self._stop_listening = weakref.finalize(self, listen(timer, shape_check))
         self._stop_listening.atexit = False
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from paceline.predictors import Predictor
 from paceline.recording.covariates import Covariate, default_covariates
@@ -17,39 +16,27 @@ logger = logging.getLogger(__name__)
 class CovariateSampler:
     """The newest value of every covariate."""
 
-    def __init__(self, covariates: Sequence[Covariate]) -> None:
-        self._covariates = tuple(covariates)
+    def __init__(self, samplers: Sequence[Callable[[], float]]) -> None:
+        self._samplers = tuple(samplers)
         self.newest_values: list[float] = []
-        self.next = 0.0 if self._covariates else math.inf
+        self.next = 0.0 if self._samplers else math.inf
         """Time to sample again, by ``time.perf_counter``."""
 
     def sample_all(self) -> None:
         """Sample all covariates."""
         began = time.perf_counter()
-        self.newest_values = [covariate.sample() for covariate in self._covariates]
+        self.newest_values = [sample() for sample in self._samplers]
         ended = time.perf_counter()
         # sampling takes at most 0.4% of the time: where it takes longer, a sample serves several iterations
         self.next = ended + (ended - began) / 0.004
 
     def close(self) -> None:
         """Release the covariates, each of which keeps a kernel file open."""
-        self._covariates, self.next = (), math.inf
+        self._samplers, self.next = (), math.inf
 
 
-@dataclass(frozen=True)
-class UnavailableCovariate:
-    """A covariate that this machine cannot sample: always NaN, which predictors treat as unknown."""
-
-    name: str
-    unit: str = "not sampled"
-
-    def sample(self) -> float:
-        """Return NaN."""
-        return float("nan")
-
-
-def select_covariates(predictor: Predictor, covariates: Sequence[Covariate] | None) -> list[Covariate]:
-    """Return the covariates to sample, in the order in which the predictor reads them."""
+def select_covariates(predictor: Predictor, covariates: Sequence[Covariate] | None) -> list[Callable[[], float]]:
+    """Return what samples the predictor's covariates, in its order; NaN, as for unknown, where nothing does."""
     if not predictor.covariate_names:
         return []
     known = {covariate.name: covariate for covariate in (default_covariates() if covariates is None else covariates)}
@@ -61,4 +48,4 @@ def select_covariates(predictor: Predictor, covariates: Sequence[Covariate] | No
         )
     if missing:
         logger.info("the predictor can read %s, which nothing samples here", missing)
-    return [known.get(name, UnavailableCovariate(name)) for name in predictor.covariate_names]
+    return [known[name].sample if name in known else lambda: math.nan for name in predictor.covariate_names]

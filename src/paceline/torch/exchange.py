@@ -171,10 +171,6 @@ class SingleProcessExchange(Exchange):
         """Return the value alone."""
         return [value]
 
-    def broadcast_from_first(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the arrays themselves."""
-        return dict(state)
-
     def close(self) -> None:
         """Drop a row that nobody received."""
         self.under_way = False

@@ -2,13 +2,13 @@
 
 A loss over all ranks, a queue of keys or a metric often gathers a batch's rows with ``all_gather``, which relies on
 equal batches: where ranks have different numbers of rows, torch aborts, hangs or returns wrong numbers.
-:class:`GatherShapeCheck` raises an error first.
+:func:`check_gathered_shapes` raises an error first.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -73,47 +73,34 @@ class _GatherRows(torch.autograd.Function):
         return total[ctx.begin : ctx.end], None
 
 
-class GatherShapeCheck:
-    """Compares what ranks are about to gather, while batches are trained on that differ in size.
+def check_gathered_shapes(
+    loader: RankLoader, has_pending_batches: Callable[[], bool], ranks: Set[int], group: Any, rows: torch.Tensor
+) -> None:
+    """Compare the lengths of tensors that ranks are about to gather, while batches are trained on that differ in size.
 
-    Each look is a small exchange of its own. None may be left out, as a gathering that looks the same may be of rows.
-
-    Parameters
-    ----------
-    loader
-        Its batches may differ. Whether they do, and whether a loop is under way, is the same on every rank, so all look
-        or none does. Between loops none looks: a balance that nobody holds ends on each rank when the garbage collector
-        finds it. One that still has batches to train on is held by its model.
-    has_pending_batches
-        Whether batches of a loop that has ended are still to be trained on, as in one that fetches ahead; the same on
-        every rank.
-    ranks
-        The ranks that train on it; a group with others in it is not looked at, as those would not take part.
+    If they differ, a RuntimeError is raised on every rank of the group. Each look is a small exchange of its own. None
+    may be left out, as a gathering that looks the same may be of rows. What decides whether to look is the same on
+    every rank. Between loops none looks, unless batches of a loop that fetched ahead are still to be trained on: a
+    balance that nobody holds ends on each rank when the garbage collector finds it. A group with others than the
+    ``ranks`` that train is not looked at, as those would not take part.
     """
-
-    def __init__(self, loader: RankLoader, has_pending_batches: Callable[[], bool], ranks: Sequence[int]) -> None:
-        self.loader, self.has_pending_batches = loader, has_pending_batches
-        self.ranks = frozenset(ranks)
-
-    def __call__(self, group: Any, rows: torch.Tensor) -> None:
-        """Compare the lengths of tensors; if they differ, a RuntimeError is raised on every rank of the group."""
-        if not self.loader.is_iterating and not (self.loader.has_ended and self.has_pending_batches()):
-            return
-        # The rows may be of a batch before the newest one, as far back as batches are remembered.
-        if self.loader.since_uneven > MAX_YIELDED_BATCHES or _is_gathering_shards():
-            return
-        if not self.ranks.issuperset(dist.get_process_group_ranks(group)):
-            return
-        count = torch.tensor([rows.numel()], device=rows.device)
-        lengths = [torch.zeros_like(count) for _ in range(group.size())]
-        group.allgather([lengths], [count]).wait()
-        numbers = [int(length) for length in lengths]
-        if len(set(numbers)) > 1:
-            sizes = self.loader.batch_sizes.tolist()
-            raise RuntimeError(
-                f"all_gather and gather need the same shape on every rank, but the ranks have {numbers} numbers, as "
-                f"balanced batches differ in size (the newest: {sizes}): gather with paceline.torch.gather_rows(rows)"
-            )
+    if not loader.is_iterating and not (loader.has_ended and has_pending_batches()):
+        return
+    # The rows may be of a batch before the newest one, as far back as batches are remembered.
+    if loader.since_uneven > MAX_YIELDED_BATCHES or _is_gathering_shards():
+        return
+    if not ranks <= set(dist.get_process_group_ranks(group)):
+        return
+    count = torch.tensor([rows.numel()], device=rows.device)
+    lengths = [torch.zeros_like(count) for _ in range(group.size())]
+    group.allgather([lengths], [count]).wait()
+    numbers = [int(length) for length in lengths]
+    if len(set(numbers)) > 1:
+        sizes = loader.batch_sizes.tolist()
+        raise RuntimeError(
+            f"all_gather and gather need the same shape on every rank, but the ranks have {numbers} numbers, as "
+            f"balanced batches differ in size (the newest: {sizes}): gather with paceline.torch.gather_rows(rows)"
+        )
 
 
 def _is_gathering_shards() -> bool:

@@ -14,36 +14,6 @@ from paceline._arrays import Array, Sizes
 from paceline.recording.torch.busy_time import AsyncScalar
 
 
-class GradientNorms:
-    """The norms of the step under way, one of each micro-batch; :meth:`take` ends it.
-
-    ``is_delayed`` if a device computes them. Then :meth:`take` returns those of the step before, and NaN if the device
-    has not passed that one yet: nothing waits for it.
-    """
-
-    def __init__(self, is_delayed: bool) -> None:
-        self.is_delayed = is_delayed
-        self.log_norms: list[Any] = []
-        self._previous = AsyncScalar()
-
-    def add(self, norm: torch.Tensor) -> None:
-        """Add the norm of a micro-batch's gradients."""
-        self.log_norms.append(
-            norm.double().clamp(min=1e-300).log() if self.is_delayed else math.log(max(float(norm), 1e-300))
-        )
-
-    def take(self) -> float:
-        """Return the mean log norm of the step, or of the step before if late; NaN if it is not known."""
-        logs, self.log_norms = self.log_norms, []
-        if not self.is_delayed:
-            return sum(logs) / len(logs) if logs else math.nan
-        before = self._previous.take()
-        self._previous.forget()  # what has not arrived is too late: all ranks tell of the same step
-        if logs:
-            self._previous.fetch(torch.stack(logs).mean())
-        return math.nan if before is None else before
-
-
 class LossReductionCheck:
     """Finds out from gradients of unequal batches whether the loss is of the kind that the weighting assumes.
 
@@ -53,13 +23,15 @@ class LossReductionCheck:
         Whether enough was looked at.
     watches_outputs
         Whether gradients of the batch under way are worth a look.
-    norms
-        How large they are: those of the rank's rows all together; of several micro-batches, the mean.
+    is_delayed
+        Whether a device computes them: nothing waits for it, so norms are then those of the step before.
     """
 
     def __init__(self, *, is_delayed: bool = False) -> None:
         self.watches_outputs = self.has_enough = False
-        self.norms = GradientNorms(is_delayed)
+        self.is_delayed = is_delayed
+        self._log_norms: list[Any] = []  # of the step under way, one of each micro-batch
+        self._previous = AsyncScalar()
         self._x: list[Array] = []
         self._y: list[Array] = []
 
@@ -85,14 +57,26 @@ class LossReductionCheck:
             handle = parameter.register_hook(add_norm_once)
 
     def _on_gradient(self, samples: int, gradient: torch.Tensor | None) -> None:
-        if (
-            gradient is not None
-        ):  # of an output that the loss does not use, beside one of the same operation that it does
+        if gradient is not None:  # None for an output that the loss does not use
             self._add(gradient.abs().mean() * samples)
 
     def _add(self, norm: torch.Tensor) -> None:
         if self.watches_outputs and norm.dtype.is_floating_point:
-            self.norms.add(norm.detach())
+            norm = norm.detach()
+            self._log_norms.append(
+                norm.double().clamp(min=1e-300).log() if self.is_delayed else math.log(max(float(norm), 1e-300))
+            )
+
+    def take_log_norm(self) -> float:
+        """Return the mean log norm of the rank's gradients in a step, which ends here; NaN if it is not known."""
+        logs, self._log_norms = self._log_norms, []
+        if not self.is_delayed:
+            return sum(logs) / len(logs) if logs else math.nan
+        before = self._previous.take()
+        self._previous.forget()  # what has not arrived is too late: all ranks tell of the same step
+        if logs:
+            self._previous.fetch(torch.stack(logs).mean())
+        return math.nan if before is None else before
 
     def learn(self, samples_W: Array, log_norm_W: Array) -> str:
         """Take the log norms of each rank's gradients; return a warning once it is certain that they do not fit."""

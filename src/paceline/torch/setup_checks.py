@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
@@ -60,15 +59,10 @@ def require_agreement(
         "rank": loader.rank,
     }
     facts_W = exchange.gather(mine)  # before any check, so that all ranks see the same facts and raise the same error
-    if loader.world_size != exchange.world_size and not dist.is_initialized():
-        raise ValueError(
-            f"the loader assigns samples to {loader.world_size} ranks, but this process is in no process group: call "
-            "torch.distributed.init_process_group() before attach()"
-        )
     if loader.world_size != exchange.world_size:
         raise ValueError(
             f"the loader assigns samples to {loader.world_size} ranks, but {exchange.world_size} ranks train together: "
-            "pass rank and world_size to the loader"
+            "call torch.distributed.init_process_group() first, or pass rank and world_size to the loader"
         )
     # Of all ranks: one of another version may name a fact that the others do not.
     for name in dict.fromkeys(name for other in facts_W for name in other["facts"]):
@@ -104,15 +98,13 @@ def different_data_warning(exchange: Exchange, dataset: Any) -> str:
     """
     what, seen = dataset_checksum(dataset)
     facts_W = exchange.gather([what, seen])
+    if all(seen_there == facts_W[0] for seen_there in facts_W):
+        return ""
     return (
-        (
-            f"The ranks have different data: {what} is not the same on each. Samples are assigned to ranks by their "
-            "numbers, so most samples that only one rank has would never be used. Give every rank the complete "
-            "dataset, not a part of it (Subset, shard, split_dataset_by_node), and pass random_split a generator with "
-            "the same seed on every rank."
-        )
-        if any(seen_there != facts_W[0] for seen_there in facts_W)
-        else ""
+        f"The ranks have different data: {what} is not the same on each. Samples are assigned to ranks by their "
+        "numbers, so most samples that only one rank has would never be used. Give every rank the complete "
+        "dataset, not a part of it (Subset, shard, split_dataset_by_node), and pass random_split a generator with "
+        "the same seed on every rank."
     )
 
 
@@ -144,10 +136,8 @@ def dataset_checksum(dataset: Any) -> tuple[str, int]:
 
 def _checksum_values(values: Any) -> int:
     """Return a checksum of a few numbers, to three digits: processors may round the last ones differently."""
-    if isinstance(values, torch.Tensor):
-        values = (
-            values.detach().to_dense().reshape(-1)[:MAX_COMPARED_VALUES].tolist()
-        )  # not by numpy, which has no bfloat16
+    if isinstance(values, torch.Tensor):  # not by numpy, which has no bfloat16
+        values = values.detach().to_dense().reshape(-1)[:MAX_COMPARED_VALUES].tolist()
     numbers = np.ravel(values)[:MAX_COMPARED_VALUES]
     if numbers.dtype.kind not in "biufc":  # objects may print their address
         return 0

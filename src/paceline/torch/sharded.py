@@ -100,12 +100,10 @@ def unsummed_parameters_error(ddp: DistributedDataParallel) -> str:
     summed = ddp._get_ddp_logging_data().get("num_parameter_tensors", 0)
     ignored: Any = ddp.parameters_to_ignore
     wanted = sum(one.requires_grad and name not in ignored for name, one in ddp.module.named_parameters())
+    if wanted <= summed:
+        return ""
     return (
-        (
-            f"{wanted - summed} parameters of the model need gradients that DistributedDataParallel does not sum, as "
-            "they were frozen when it wrapped the model: the ranks' models would diverge, with equal batches too. Wrap "
-            "the model in DistributedDataParallel again after requires_grad_(True), and attach it"
-        )
-        if wanted > summed
-        else ""
+        f"{wanted - summed} parameters of the model need gradients that DistributedDataParallel does not sum, as "
+        "they were frozen when it wrapped the model: the ranks' models would diverge, with equal batches too. Wrap "
+        "the model in DistributedDataParallel again after requires_grad_(True), and attach it"
     )

@@ -50,13 +50,10 @@ class SharedBuffersCheck:
             self._times_equal += changed and not is_uneven
             return ""
         self.has_ended = True
-        # shared only if equal batches left them equal twice
+        if not is_uneven or self._times_equal < 2:  # shared only if equal batches left them equal twice
+            return ""
         return (
-            (
-                f"Buffers of the model (such as {self._name}) were the same on all ranks with equal batches, and are "
-                "not with unequal ones: they seem to be averaged by hand, as all_reduce(sum) / (len(batch) * "
-                "world_size). Divide by the samples of all ranks, loader.batch_sizes.sum()."
-            )
-            if is_uneven and self._times_equal >= 2
-            else ""
+            f"Buffers of the model (such as {self._name}) were the same on all ranks with equal batches, and are not "
+            "with unequal ones: they seem to be averaged by hand, as all_reduce(sum) / (len(batch) * world_size). "
+            "Divide by the samples of all ranks, loader.batch_sizes.sum()."
         )

@@ -195,11 +195,11 @@ class StepWeighting(Weighting):
             self._covariates.sample_all()
         features = (self._timer.features or [math.nan] * planning.features) if planning.features else []
         place = (self.out_of_memory, planning.checksum, *self.loader.position)
-        buffers, norms = self._buffers_check, self._loss_check.norms
+        buffers = self._buffers_check
         summed = (
             math.nan if buffers.has_ended else buffers.sum_buffers([one.model for one in self.models], self._exchanges)
         )
-        log_norm = norms.take() if norms.log_norms or norms.is_delayed else math.nan
+        log_norm = self._loss_check.take_log_norm()
         self._sizes.append(None if self._batch is None else self._batch.sizes)
         self._sent_reports = True
         gauges = (log_norm, summed, planning.seconds)
