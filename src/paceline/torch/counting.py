@@ -343,8 +343,7 @@ def _keep_finite(root: Any) -> None:
     waiting, known = [root], {None, root}
     for node in waiting:
         node.register_hook(replace_nonfinite)
-        for following, _ in node.next_functions:
-            # division and reduction come first
+        for following, _ in node.next_functions:  # division and reduction come first
             if following not in known and len(known) < 64 and not hasattr(following, "variable"):
                 known.add(following)
                 waiting.append(following)
@@ -410,7 +409,7 @@ def _backward(
         reached.passes = dict.fromkeys(one for one in _passes[-1:])
     owners: dict[AttachedModel, None] = {}
     for one in reached.passes:
-        if (owner := one.owner()) is not None and owner in _owners and owner.is_trainable:
+        if (owner := one.owner()) is not None and owner in _owners and owner.first_parameter is not None:
             owners[owner] = None
     if inputs is not None:  # gradients of nothing else are kept, such as those of an adversarial example
         wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(getattr(inputs, "values", lambda: inputs)())

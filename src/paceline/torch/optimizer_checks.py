@@ -49,14 +49,9 @@ class OptimizerChecks:
         weighting = self._weighting
         if weighting.error is not None and not any(one.is_in_backward for one in weighting.models):
             weighting.raise_error()
-        alone: list[AttachedModel] = []
-        unsummed: list[AttachedModel] = []
-        for one in weighting.models:
-            if not has_closure:  # it computes gradients within the step
-                if one.ddp is not None and (one.is_in_backward or one.has_unsummed):
-                    alone.append(one)
-                if not one.mark_step(optimizer):
-                    unsummed.append(one)
+        models = [] if has_closure else weighting.models  # a closure computes gradients within the step
+        alone = [one for one in models if one.ddp is not None and (one.is_in_backward or one.has_unsummed)]
+        unsummed = [one for one in models if not one.mark_step(optimizer)]
         weighting.before_optimizer_step()
         if isinstance(optimizer, torch.optim.LBFGS) and _updates_any(optimizer, weighting.models):
             raise RuntimeError(LBFGS_ERROR)
@@ -85,23 +80,15 @@ class OptimizerChecks:
     def _check_other_objects(self) -> None:
         """Warn of other objects in this process that do not suit unequal batches."""
         models = self._weighting.models  # composable replicate makes a wrapper of its own around their parameters
-        others = [
-            ddp
-            for ddp in _instances_of(DistributedDataParallel)
-            if not was_attached(ddp)
-            and _has_gradients(ddp)
-            and not any(one.owns_any(ddp.parameters()) for one in models)
-        ]
-        if others:
-            self._weighting.warn(
-                "further",
-                (
-                    f"A further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this "
-                    "process and is not balanced: if it trains on batches of the balanced loader by itself, its "
-                    "gradients are averaged with wrong weights. Attach it to the same loader too: attach(model, "
-                    "loader)."
-                ),
-            )
+        for ddp in _instances_of(DistributedDataParallel):
+            trains = ddp.training and any(parameter.grad is not None for parameter in ddp.parameters())
+            if trains and not was_attached(ddp) and not any(one.owns_any(ddp.parameters()) for one in models):
+                self._weighting.warn(
+                    "further",
+                    f"A further model in DistributedDataParallel ({type(ddp.module).__name__}) trains in this process "
+                    "and is not balanced: if it trains on batches of the balanced loader by itself, its gradients are "
+                    "averaged with wrong weights. Attach it to the same loader too: attach(model, loader).",
+                )
         scheduler = getattr(sys.modules.get("accelerate.scheduler"), "AcceleratedScheduler", None)
         schedulers = _instances_of(scheduler) if self._counts_all and scheduler is not None else []
         if any(not one.split_batches for one in schedulers):
@@ -115,7 +102,8 @@ class OptimizerChecks:
 
 def _updates_any(optimizer: torch.optim.Optimizer, models: Sequence[AttachedModel]) -> bool:
     """Return whether the optimizer steps parameters of these models that have a gradient."""
-    return any(model.owns_any(_parameters_with_gradients(optimizer)) for model in models)
+    stepped = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+    return any(model.owns_any(stepped) for model in models)
 
 
 def _reuses_gradients(optimizer: torch.optim.Optimizer) -> bool:
@@ -129,14 +117,6 @@ def _reuses_gradients(optimizer: torch.optim.Optimizer) -> bool:
     return again
 
 
-def _parameters_with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
-
-
 def _instances_of(cls: type) -> list[Any]:
     # DistributedDataParallel keeps no list of its instances. `isinstance` would trigger lazy proxies to load.
     return [thing for thing in gc.get_objects() if type(thing) is cls]
-
-
-def _has_gradients(ddp: DistributedDataParallel) -> bool:
-    return ddp.training and any(parameter.grad is not None for parameter in ddp.parameters())

@@ -53,11 +53,7 @@ class OwnModuleHook(functools.partial[None]):
 
     def __reduce__(self) -> Any:
         """Copy and pickle as a hook that does nothing."""
-        return _noop_hook, ()
-
-
-def _noop_hook() -> Callable[..., None]:
-    return noop
+        return functools.partial, (noop,)
 
 
 def noop(*arguments: Any) -> None:
@@ -113,13 +109,8 @@ class AttachedModel:
         self._unwatch()
 
     @property
-    def is_trainable(self) -> bool:
-        """True if a parameter gets a gradient: a critic is often frozen while its generator trains."""
-        return any(one.requires_grad for one in self._parameters)
-
-    @property
     def first_parameter(self) -> torch.nn.Parameter | None:
-        """The first parameter that gets a gradient."""
+        """The first parameter that gets a gradient; None while all are frozen, as a critic's often are."""
         return next((one for one in self._parameters if one.requires_grad), None)
 
     def owns_any(self, tensors: Iterable[Any]) -> bool:
