@@ -76,10 +76,7 @@ class BalancedLoader(RankLoader):
     multiprocessing_context
         How loading processes start: ``"fork"``, ``"spawn"``, ``"forkserver"``, or such a context.
 
-    Attributes
-    ----------
-    shares, sizes, batch_sizes, rank_batch, step_ends, before_batch, after_batch, on_start, before_state
-        See :class:`paceline.torch.rank_loader.RankLoader`; :func:`attach` sets ``shares``, and listens.
+    Attributes are those of a :class:`paceline.torch.rank_loader.RankLoader`; :func:`attach` sets ``shares``.
 
     Raises
     ------
@@ -136,10 +133,7 @@ class BalancedLoader(RankLoader):
         self.accumulate = require_int("accumulate", accumulate, 1, "micro-batch")
         self.micro_batch = None if micro_batch is None else require_int("micro_batch", micro_batch, 1, "sample")
         if self.micro_batch and self.accumulate > 1:
-            raise ValueError(
-                "micro_batch= makes each global batch a step, but accumulate= makes several a step: pass only one of "
-                "them"
-            )
+            raise ValueError("micro_batch= makes each global batch a step, accumulate= several: pass one of them")
         if pack:
             _require_packable(pack, costs, collate_fn, micro_batch, accumulate)
         self.packs, self.counts_differ = bool(pack), pack is True or bool(self.micro_batch)
@@ -204,9 +198,8 @@ def _mean_batch_samples(
         raise ValueError("global_batch and global_tokens exclude each other: pass one of them")
     if drop_last:
         raise ValueError("drop_last does not work with global_tokens, as batches then vary in samples: leave it out")
-    return max(
-        round(costs.global_tokens / float(sample_costs.tokens.cumsum()[-1]) * len(sample_costs.tokens)), world_size
-    )
+    tokens_N = sample_costs.tokens
+    return max(round(costs.global_tokens / float(tokens_N.cumsum()[-1]) * len(tokens_N)), world_size)
 
 
 def _require_packable(pack: Any, costs: Costs | None, collate: Any, micro_batch: int | None, accumulate: int) -> None:

@@ -28,12 +28,6 @@ def contiguous_slices(row_positions: Sequence[tuple[Any, int]]) -> list[tuple[An
     >>> contiguous_slices([(first, 1), (first, 2), (second, 0)])
     [(['a', 'b', 'c'], slice(1, 3, None)), (['d', 'e'], slice(0, 1, None))]
     """
-    first, start = row_positions[0]
-    chunk = slice(start, start + len(row_positions))
-    if all(each is first for each, _ in row_positions) and [row for _, row in row_positions] == [
-        *range(chunk.start, chunk.stop)
-    ]:
-        return [(first, chunk)]  # a batch that was loaded as one chunk: the usual case
     numbered = [(chunk, row, row - index) for index, (chunk, row) in enumerate(row_positions)]
     groups = [list(group) for _, group in groupby(numbered, key=lambda place: (id(place[0]), place[2]))]
     return [(group[0][0], slice(group[0][1], group[-1][1] + 1)) for group in groups]
@@ -105,10 +99,7 @@ class ChunkDataset(Dataset[Any]):
         self.collate = collate
 
     def __getitem__(self, request: Request) -> tuple[int, SampleIndices, Any, float]:
-        """Load what is asked for, and say how long it took.
-
-        An error travels like a chunk, so that only the generation that asked meets it.
-        """
+        """Load what is asked for, and say how long it took; an error travels like a chunk, to the loop that asked."""
         generation, samples = request
         began = time.perf_counter()
         try:
@@ -137,15 +128,11 @@ class Prefetcher:
 
     Samples are asked for in chunks that are batches if sizes stay as they are: then nothing is copied. If sizes change,
     batches are cut out of the chunks already loaded, this process loads what nobody was asked for, and what others
-    take is dropped. What a batch holds does not depend on what was loaded.
+    take is dropped. What a batch holds does not depend on what was loaded. When samples come that do not follow those
+    before, a new generation begins; what an older one asked for is dropped when it arrives.
 
-    When samples come that do not follow those before, a new generation begins, which has asked for nothing. Requests
-    and what arrives carry their generation; what an older one asked for is dropped when it arrives.
-
-    Attributes
-    ----------
-    load_seconds
-        Seconds that the last batch was waited for, and that the processes took for it, divided by their number.
+    ``load_seconds`` are those that the last batch was waited for, and that the processes took for it, divided by their
+    number.
     """
 
     def __init__(
@@ -256,10 +243,7 @@ class Prefetcher:
 
 
 class RequestSampler:
-    """Requests to the loading processes, one after the other, as long as the object that makes them exists.
-
-    That object is referenced weakly: it owns the processes, which end with it.
-    """
+    """Requests to the loading processes, as long as the object that makes them exists: it owns the processes."""
 
     def __init__(self, next_request: WeakMethod[Callable[[], Request]]) -> None:
         self.next_request = next_request
@@ -273,10 +257,9 @@ class RequestSampler:
 
 
 def reraise_worker_error(wrapper: ExceptionWrapper) -> None:
-    """Raise the error of another process.
+    """Raise the error of another process, without the frame that raises it first.
 
-    The frame that raises it first holds the error, which holds the frame: a cycle that would keep the loader, and so
-    its processes, until some later collection of garbage.
+    That frame and the error hold each other: a cycle that would keep the loader's processes until it is collected.
     """
     try:
         wrapper.reraise()

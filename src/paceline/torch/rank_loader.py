@@ -24,38 +24,28 @@ Assigner = EpochAssigner | StreamAssigner
 
 
 class EpochProgress:
-    """Counts epochs, and lets the rest of a resumed one come in place of the whole.
+    """Counts epochs; ``next_epoch`` is the one that the next loop begins.
 
-    Epochs count up by themselves. One that was resumed begins where it was resumed, and again there after no more
-    than a peek: what came before belongs to a job that is over. If nothing is left of it, the next one comes; where
-    the script sets the resumed epoch nevertheless, as ``for epoch in range(saved_epoch, epochs)`` does, its loop is
-    empty.
-
-    Attributes
-    ----------
-    next_epoch
-        The epoch that the next loop begins.
+    A resumed epoch begins where it was resumed, and again there after no more than a peek: what came before belongs to
+    a job that is over. If nothing is left of it, the next one comes; where the script sets the resumed epoch
+    nevertheless, as ``for epoch in range(saved_epoch, epochs)`` does, its loop is empty.
     """
 
     def __init__(self, assigner: Assigner) -> None:
         self.assigner = assigner
         self.next_epoch = 0
-        self._resumed_state: State | None = None
+        self.resumed_state: State | None = None
         self._left_text = ""
 
     def start(self) -> None:
         """Begin the next epoch, or the rest of it if it was resumed."""
         epoch = self.next_epoch
-        if self._resumed_state is not None and epoch == self._resumed_state["epoch"]:
-            self.assigner.load_state_dict(self._resumed_state)
+        if self.resumed_state is not None and epoch == self.resumed_state["epoch"]:
+            self.assigner.load_state_dict(self.resumed_state)
         else:
             self._warn_of_skipped_rest(epoch)
             self.assigner.start(epoch)
         self.next_epoch = epoch + 1
-
-    def finish(self) -> None:
-        """Note that the epoch is over: if a resumed epoch is set again, all of it comes."""
-        self._resumed_state = None
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the place in the data."""
@@ -78,19 +68,14 @@ class EpochProgress:
             else:
                 self.next_epoch = epoch
         begun = self._left_text or self.assigner.batches
-        self._resumed_state = self.assigner.state_dict() if begun else None
-
-    def sync_from(self, state: State) -> None:
-        """Move to the place of another rank, in the middle of a loop."""
-        self.assigner.sync_from(state)
-        self.next_epoch = int(state["next_epoch"])
+        self.resumed_state = self.assigner.state_dict() if begun else None
 
     def _warn_of_skipped_rest(self, epoch: int) -> None:
         """Warn if an epoch was resumed, and another one begins before more than a peek was taken of its rest."""
-        if self._resumed_state is None or not self._left_text:
+        if self.resumed_state is None or not self._left_text:
             return
-        resumed, rest = int(self._resumed_state["epoch"]), int(self._resumed_state["batches"])
-        self._resumed_state = None
+        resumed, rest = int(self.resumed_state["epoch"]), int(self.resumed_state["batches"])
+        self.resumed_state = None
         if self.assigner.batches <= rest + 1:
             warnings.warn(
                 f"epoch {epoch} begins, but the loader was resumed in epoch {resumed}, of which {self._left_text} are "
@@ -167,8 +152,6 @@ class RankLoader(ABC):
     ----------
     global_batch
         Samples of all ranks together in one batch.
-    rank, world_size
-        This process, and the number of processes.
     accumulate
         Micro-batches per optimizer step, each a global batch of its own.
     micro_batch
@@ -187,19 +170,16 @@ class RankLoader(ABC):
         Batches yielded since one of which ranks had different numbers of samples; infinite if there was none.
     has_ended
         Whether the newest loop over it has reached its end, and was not left before.
-    newest_loop
-        Returns the loop that is under way, or None.
     before_batch
         Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``shares``.
     after_batch
-        Called with the sizes of a batch, ``[W]``, and this rank's collated part of it, just before the loop gets it.
-        Only this call shows which sizes belong to which batch, even if a loop fetches batches early.
+        Called with the sizes of a batch, ``[W]``, and this rank's part of it, just before the loop gets it.
     on_start
-        Called when a new series of batches begins: with the first batch of a loop, when a state is loaded, and when
-        another rank's state is adopted (then inside ``before_batch``). Batches yielded before may never be computed.
+        Called when a new series of batches begins, also as a state is loaded or another rank's is adopted. Batches
+        yielded before may never be computed.
     before_load, after_load
-        Called around the loading of this rank's part of a batch; the second with the seconds in which the rank waited
-        for its loading processes, and those that they took for the batch, divided by their number.
+        Called around the loading of a batch; the second with the seconds in which the rank waited for its loading
+        processes, and those that they took for the batch, divided by their number.
     before_state
         Called before a state is made: batches that were yielded and not computed yet are not in it.
     """
@@ -357,7 +337,8 @@ class RankLoader(ABC):
 
     def sync_from(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue, in the middle of an epoch, from the place of another rank, after the two have diverged."""
-        self._progress.sync_from(state)
+        self._assigner.sync_from(state)
+        self._progress.next_epoch = int(state["next_epoch"])
         self._restore_shares(state)
         self._restart()
 
@@ -391,7 +372,7 @@ class RankLoader(ABC):
         """Return this rank's part of the next global batch, whole or in micro-batches; nothing if the epoch is over."""
         assigner = self._assigner
         if assigner.is_over:
-            self._progress.finish()
+            self._progress.resumed_state = None  # if a resumed epoch is set again, all of it comes
             return []
         if self.before_batch and assigner.batches % self.accumulate == 0:
             self.before_batch()
