@@ -25,10 +25,11 @@ SHUFFLE_BY_STRATEGY = {"random": True, "sequential": False}
 __all__ = ["BalancedTrainerMixin"]
 
 
-def raise_for_ignored_options(trainer: Any, mixin: type) -> None:
+def require_supported_options(trainer: Any, mixin: type) -> None:
     """Raise a ValueError for the first option that would be ignored, with what to do instead."""
-    for sentence in (*_sharding_errors(trainer), *_assignment_errors(trainer, mixin), *_argument_errors(trainer.args)):
-        raise ValueError(sentence)
+    _require_data_parallel(trainer)
+    _require_own_sampling(trainer, mixin)
+    _require_supported_arguments(trainer.args)
     if trainer.args.full_determinism:
         warnings.warn(
             "full_determinism cannot make runs repeat bit for bit: sizes follow measured times, and the rounding of "
@@ -55,80 +56,79 @@ def loader_options(arguments: Any) -> dict[str, Any]:
     return options
 
 
-def _sharding_errors(trainer: Any) -> Iterator[str]:
-    """Yield errors for kinds of training in which neither DistributedDataParallel nor FSDP2 sums the gradients."""
-    parallelism = getattr(trainer.accelerator, "parallelism_config", None)
+def _require_data_parallel(trainer: Any) -> None:
+    """Refuse kinds of training in which neither DistributedDataParallel nor FSDP2 sums the gradients."""
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     ways = {
         "DeepSpeed": trainer.is_deepspeed_enabled,
         "FSDP1": trainer.is_fsdp_enabled and getattr(plugin, "fsdp_version", 1) != 2,
         "FSDP of XLA": trainer.is_fsdp_xla_enabled,
-        "a ParallelismConfig": parallelism is not None,
+        "a ParallelismConfig": getattr(trainer.accelerator, "parallelism_config", None) is not None,
         "a model sharded by from_pretrained()": getattr(trainer, "is_distributed_loading_by_transformers", False),
         "model parallelism": trainer.is_model_parallel,
     }
-    for way, used in ways.items():
-        if used:
-            yield (
-                f"the Trainer is set to use {way}, but batches can be balanced only with DistributedDataParallel or "
-                "FSDP2: set fsdp=True with fsdp_config={'version': 2}, or write a loop without the Trainer and call "
-                "attach(model, loader)"
-            )
+    if (way := next((way for way, used in ways.items() if used), None)) is not None:
+        raise ValueError(
+            f"the Trainer is set to use {way}, but batches can be balanced only with DistributedDataParallel or FSDP2: "
+            "set fsdp=True with fsdp_config={'version': 2}, or write a loop without the Trainer and call "
+            "attach(model, loader)"
+        )
 
 
-def _assignment_errors(trainer: Any, mixin: type) -> Iterator[str]:
-    """Yield errors for subclasses that choose the samples themselves."""
+def _require_own_sampling(trainer: Any, mixin: type) -> None:
+    """Refuse subclasses that choose the samples themselves."""
     for name in ("_get_train_sampler", "_get_dataloader", "get_train_dataloader"):
         kinds = type(trainer).__mro__
         if name in vars(mixin):
             kinds = kinds[kinds.index(mixin) + 1 :]
         owner = next(kind for kind in kinds if name in vars(kind))  # whose method would be used without the mixin
         if not owner.__module__.startswith("transformers."):
-            yield (
+            raise ValueError(
                 f"{owner.__name__}.{name} chooses the samples of a rank, which would be ignored: BalancedLoader "
                 "assigns balanced batches to ranks. Remove the override, or the BalancedTrainerMixin"
             )
 
 
-def _argument_errors(arguments: Any) -> Iterator[str]:
-    """Yield errors for arguments about training data that cannot be honored."""
+def _require_supported_arguments(arguments: Any) -> None:
+    """Refuse arguments about training data that cannot be honored."""
     way = "group_by_length" if getattr(arguments, "group_by_length", False) else None
     way = way or getattr(arguments, "train_sampling_strategy", "random")
     if way not in SHUFFLE_BY_STRATEGY:
-        yield (
+        raise ValueError(
             f"train_sampling_strategy must be one of {sorted(SHUFFLE_BY_STRATEGY)}, got {way!r}: to divide by the "
             "samples' lengths, leave it out and pass costs=Costs(lengths=...) to the Trainer"
         )
-    if arguments.auto_find_batch_size:
-        yield (
-            "auto_find_batch_size must be False: it would start again with smaller batches on one rank only. Set a "
-            "batch size that fits, and balancing={'policy': Policy(upper=...)} to limit every rank's batch"
-        )
-    if not getattr(arguments, "average_tokens_across_devices", True):
-        yield (
-            "average_tokens_across_devices must be True: otherwise each rank divides its loss by the tokens of its own "
-            "batch, and tokens count more on ranks that have few of them"
-        )
-    if not getattr(arguments, "dataloader_in_order", True):
-        yield "dataloader_in_order must be True: balanced batches come in order on every rank"
-    for option, allowed in {
-        "split_batches": (False,),
-        "dispatch_batches": (None, False),
-        "use_seedable_sampler": (True,),
-    }.items():
-        if (value := getattr(arguments.accelerator_config, option, allowed[0])) not in allowed:
-            yield (
-                f"accelerator_config's {option} must be {allowed[-1]}, got {value}: Accelerate does not assign the "
-                "batches, BalancedLoader does"
-            )
+    by_loader = "BalancedLoader assigns the batches, in order, and Accelerate does not"
+    accelerator_config = arguments.accelerator_config
+    for options, name, wanted, reason in (
+        (
+            arguments,
+            "auto_find_batch_size",
+            False,
+            "it would start again with smaller batches on one rank only. Set a batch size that fits, and "
+            "balancing={'policy': Policy(upper=...)} to limit every rank's batch",
+        ),
+        (
+            arguments,
+            "average_tokens_across_devices",
+            True,
+            "otherwise each rank divides its loss by the tokens of its own batch, and tokens count more on ranks that "
+            "have few of them",
+        ),
+        (arguments, "dataloader_in_order", True, by_loader),
+        (accelerator_config, "split_batches", False, by_loader),
+        (accelerator_config, "dispatch_batches", False, by_loader),
+        (accelerator_config, "use_seedable_sampler", True, by_loader),
+    ):
+        if getattr(options, name, None) not in (None, wanted):
+            raise ValueError(f"{name} must be {wanted}: {reason}")
 
 
 def loss_kind(trainer: Any, batch: Any) -> str:
     """Return the kind of the loss for batches like this one, ``"mean"`` or ``"sum"``: the same on all ranks.
 
-    Losses divided by the number of tokens of all ranks suit any sizes and are averaged plainly. Means over the rank's
-    own batch are weighted by its samples. The loss of this rank's first batch is computed twice, without gradients and
-    in evaluation mode.
+    A ``"sum"``, divided by the number of tokens of all ranks, suits any sizes. The loss of this rank's first batch is
+    computed twice, without gradients and in evaluation mode.
     """
     if not takes_token_count(trainer) or not has_labels(batch):
         return "mean"
@@ -247,12 +247,8 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         """Return the balanced loader."""
         arguments = self.args
         sizes = (arguments.train_batch_size, arguments.gradient_accumulation_steps)
-        if (
-            self._trainer_loader is None
-            or self._loader_dataset is not self.train_dataset
-            or self._loader_sizes != sizes
-        ):
-            raise_for_ignored_options(self, BalancedTrainerMixin)
+        if self._loader_dataset is not self.train_dataset or self._loader_sizes != sizes:
+            require_supported_options(self, BalancedTrainerMixin)
             self._trainer_loader = TrainerLoader(self._make_loader(), self._prepare_to_attach, self._batch_to_device)
             self._loader_dataset, self._loader_sizes = self.train_dataset, sizes
         arguments.ignore_data_skip = True  # a resumed loader continues at its saved place by itself
@@ -424,10 +420,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
 
 
 class TrainerLoader:
-    """A balanced loader with the interface that the Trainer expects.
-
-    ``on_epoch_start`` is called before an epoch's first batch is taken, and ``to_device`` moves a batch to the device.
-    """
+    """A balanced loader with the interface that the Trainer expects."""
 
     def __init__(
         self, loader: BalancedLoader, on_epoch_start: Callable[[], None], to_device: Callable[[Any], Any]

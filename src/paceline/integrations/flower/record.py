@@ -27,17 +27,6 @@ class ClientMeasurement:
     memory: float = math.nan
     device: str = ""
 
-    def client_property(self, name: str) -> float | str | None:
-        """Return the client's statement about its ``data``, ``memory`` or ``devices``; ``None`` if it made none.
-
-        >>> [ClientMeasurement(data=600.0).client_property(name) for name in ("data", "memory", "devices")]
-        [600.0, None, None]
-        """
-        if name == "devices":
-            return self.device or None
-        value = self.data if name == "data" else self.memory
-        return None if math.isnan(value) else value
-
 
 def parse_measurement(record: Any) -> ClientMeasurement:
     """Return the measurements in a client's record, whatever it holds.

@@ -7,7 +7,6 @@ import math
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,34 +72,23 @@ class TimedGrid:
         return replies
 
 
-@dataclass(frozen=True)
-class Reply:
-    """One client's reply: whose it is, what it measured, and whether it is an error."""
-
-    client: str
-    node: int
-    measurement: ClientMeasurement
-    failed: bool
-    out_of_memory: bool
-
-
-def first_replies(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
-    """Return the first reply of each client that was asked; other replies are logged and left out."""
-    found: dict[str, Reply] = {}
+def first_replies(plan: RoundPlan, messages: Sequence[Any]) -> dict[str, Any]:
+    """Return the first reply of each client that was asked, by its name; other replies are logged and left out."""
+    found: dict[str, Any] = {}
     strangers = []
     for message in messages:
-        reply = _parse_reply(message)
-        place = plan.index_by_client.get(reply.client)
-        if place is None or not plan.participating[place] or reply.client in found:
-            strangers.append(reply.client)
+        client = str(message.metadata.src_node_id)
+        place = plan.index_by_client.get(client)
+        if place is None or not plan.participating[place] or client in found:
+            strangers.append(client)
         else:
-            found[reply.client] = reply
+            found[client] = message
     if strangers:
         logger.warning(
             "replies of %s are left out of the forecasts: they were not asked in this round, or replied twice",
             join_names(strangers),
         )
-    return list(found.values())
+    return found
 
 
 def correct_weights(messages: Sequence[Any], key: str) -> list[str]:
@@ -120,15 +108,6 @@ def correct_weights(messages: Sequence[Any], key: str) -> list[str]:
                 record[key] = measured.data
                 corrected.append(str(message.metadata.src_node_id))
     return corrected
-
-
-def _parse_reply(message: Any) -> Reply:
-    node = message.metadata.src_node_id
-    failed = message.has_error()
-    measured = ClientMeasurement() if failed else parse_measurement(message.content.get(RECORD_NAME))
-    # as torch and others word it; Flower passes on the text of a client's exception
-    ran_out = failed and "out of memory" in str(message.error.reason).lower()
-    return Reply(str(node), node, measured, failed=failed, out_of_memory=ran_out)
 
 
 class BalancedStrategy:
@@ -254,8 +233,6 @@ class BalancedStrategy:
         """Return what the wrapped strategy makes of the replies."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    # -- what it is made of --------------------------------------------------------------------------------------
-
     def _make_balancer(self, config: Any) -> FederatedBalancer:
         """Create the balancer from the user's configuration, and load its state if there is one."""
         batch, steps = (parse_positive_int(config, key) for key in (BATCH_KEY, STEPS_KEY))
@@ -286,16 +263,36 @@ class BalancedStrategy:
 
     def _update_balancer(self, balancer: FederatedBalancer, plan: RoundPlan, messages: list[Any]) -> None:
         replies = first_replies(plan, messages)
-        self._join_clients(balancer, replies)
+        failed = [reply.has_error() for reply in replies.values()]
+        measured = {
+            client: ClientMeasurement() if reply.has_error() else parse_measurement(reply.content.get(RECORD_NAME))
+            for client, reply in replies.items()
+        }
+        self._join_clients(balancer, measured)
+        silent = [
+            client
+            for client, error in zip(replies, failed, strict=True)
+            if math.isnan(measured[client].seconds) and not error
+        ]
+        if silent:
+            self._warn_once(
+                "silent",
+                f"client {join_names(silent)} replied without a time: put watch.stop() of stopwatch(message) into its "
+                'reply\'s content["paceline"]; until then it is treated as one that was never seen',
+            )
         elapsed = self._grid.elapsed if self._grid is not None and self._is_deployed else None
         waited = time.monotonic() - self._round_began
         report = RoundReport(
-            clients=[reply.client for reply in replies],
-            samples=[reply.measurement.samples for reply in replies],
-            seconds=[reply.measurement.seconds for reply in replies],
-            elapsed=None if elapsed is None else [elapsed.get(reply.node, math.nan) for reply in replies],
-            failed=[reply.failed for reply in replies],
-            out_of_memory=[reply.out_of_memory for reply in replies],
+            clients=list(replies),
+            samples=[each.samples for each in measured.values()],
+            seconds=[each.seconds for each in measured.values()],
+            elapsed=None if elapsed is None else [elapsed.get(int(client), math.nan) for client in replies],
+            failed=failed,
+            # as torch and others word it; Flower passes on the text of a client's exception
+            out_of_memory=[
+                error and "out of memory" in str(reply.error.reason).lower()
+                for error, reply in zip(failed, replies.values(), strict=True)
+            ],
             waited=waited,
         )
         balancer.observe(plan, report)
@@ -311,18 +308,13 @@ class BalancedStrategy:
         except OSError as error:
             self._warn_once("state", f"{self.state} could not be written ({error}); each round tries again")
 
-    def _join_clients(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
-        for name in ("data", "memory", "devices"):
-            measured = {reply.client: reply.measurement.client_property(name) for reply in replies}
-            known = {client: value for client, value in measured.items() if value is not None}
-            balancer.join(list(known), **{name: list(known.values())})  # type: ignore[arg-type]
-        mute = [reply.client for reply in replies if np.isnan(reply.measurement.seconds) and not reply.failed]
-        if mute:
-            self._warn_once(
-                "mute",
-                f"client {join_names(mute)} replied without a time: put watch.stop() of stopwatch(message) into its "
-                'reply\'s content["paceline"]; until then it is treated as one that was never seen',
-            )
+    def _join_clients(self, balancer: FederatedBalancer, measured: dict[str, ClientMeasurement]) -> None:
+        for name in ("data", "memory"):
+            known = {client: getattr(each, name) for client, each in measured.items()}
+            known = {client: value for client, value in known.items() if not math.isnan(value)}
+            balancer.join(list(known), **{name: list(known.values())})
+        devices = {client: each.device for client, each in measured.items() if each.device}
+        balancer.join(list(devices), devices=list(devices.values()))
 
     def _warn_once(self, topic: str, sentence: str) -> None:
         if topic not in self._warned_clients:
