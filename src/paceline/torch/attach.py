@@ -62,10 +62,9 @@ def attach(
 ) -> Any:
     """Let every rank's batch size follow its speed, so that no rank waits for another.
 
-    Every rank of the job calls it once, after wrapping the model and before the first batch. From then on a backward
-    pass counts this rank's share of the samples that the model was given, so that a step equals that of one process on
-    the union of all batches, for any sizes. Where that cannot be counted, or the loss is no mean over the rank's
-    samples, the loop calls :meth:`Balance.scale`. If two models train on the same batches, such as a generator and its
+    Every rank calls it once, after wrapping the model and before the first batch. From then on a step equals that of
+    one process on the union of all batches, for any sizes. Where a loss is no mean over the samples that the model was
+    given, the loop calls :meth:`Balance.scale`. If two models train on the same batches, such as a generator and its
     discriminator, attach both to the same loader.
 
     Parameters
@@ -127,24 +126,19 @@ def attach(
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         if loader.counts_differ:
             raise ValueError(
-                "micro_batch= and pack=True take one model: ranks have different numbers of micro-batches, "
-                "and torch builds the buckets of a second model in between, at a different time on each rank, so "
-                "the others would wait forever. Put both into one DistributedDataParallel, or pass accumulate= a "
-                "number"
+                "micro_batch= and pack=True take one model: torch builds the buckets of a second one after another "
+                "micro-batch on each rank, and all would wait forever. Put both into one DistributedDataParallel, or "
+                "pass accumulate= a number"
             )
         if any(option is not None for option in (predictor, policy, timeout, workers, covariates)):
-            raise ValueError(
-                "this loader is already attached, and a further model shares its balance: pass options only in the "
-                "first call"
-            )
+            raise ValueError("this loader is already attached: pass options only in the first call")
         known.add(model)
         return known
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = Auto() if predictor is None else predictor
-    if isinstance(predictor, type) or not hasattr(
-        predictor, "predict"
-    ):  # a user's predictor may have no more than a job calls
+    # a user's predictor may have no more than a job calls
+    if isinstance(predictor, type) or not hasattr(predictor, "predict"):
         require_predictor(predictor)
     policy = _policy_for(model, loader, policy, loader.global_batch // shards)
     if not isinstance(policy.lower, Mapping):
@@ -212,22 +206,20 @@ def _ranks_per_replica(model: torch.nn.Module, loader: RankLoader) -> int:
             'the same number of micro-batches: pass pack="lockstep" to the loader'
         )
     replicas = replica_of_each_rank(model)
-    if len(set(replicas)) == 1:
+    shards = len(replicas) // len(set(replicas))
+    if shards == len(replicas):
         raise TypeError(
             "micro_batch= lets the number of micro-batches follow speed, but all ranks of this "
             f"{type(model).__name__} gather parameters in every forward pass and so need the same number: "
             "leave out micro_batch=, or shard the model within replicas, as fully_shard does on a mesh of "
             "two dimensions (HSDP)"
         )
-    shards = len(replicas) // len(set(replicas))
-    if shards == 1:
-        return 1
     if loader.global_batch % shards:
         raise ValueError(
             f"global_batch must be a multiple of the {shards} ranks of a replica, which take the same number "
             f"of samples, got {loader.global_batch}"
         )
-    if not loader.settings().get("drop_last"):
+    if shards > 1 and not loader.settings().get("drop_last"):
         raise ValueError(
             "the last batch of an epoch cannot always be divided equally among the ranks of a replica: pass "
             "drop_last=True to the loader"

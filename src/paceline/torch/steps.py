@@ -44,8 +44,6 @@ class StepWeighting(Weighting):
         The iteration under way.
     reports
         Reports that have arrived since the loader was last asked for a batch; None before.
-    uneven
-        Whether batches may differ in size: before, nothing can be weighed wrongly.
     pending_sums
         Whether the loop, after its end, has gradients still to be summed.
     handle
@@ -61,16 +59,11 @@ class StepWeighting(Weighting):
         self.out_of_memory = False
         self.index = -1
         self.reports: RankReports | None = None
-        self.uneven = False
         self.pending_sums = PendingAllReduces(loader.accumulate)
         self.handle: object = None
         self.is_delayed = bool(timer.delay)
-        self._planning, self._timer, self._covariates, self._buffers_check = (
-            planning,
-            timer,
-            covariates,
-            SharedBuffersCheck(),
-        )
+        self._planning, self._timer, self._covariates = planning, timer, covariates
+        self._buffers_check = SharedBuffersCheck()
         self._loss_check = LossReductionCheck(is_delayed=self.is_delayed)
         # Samples of unequal cost say nothing by their number; micro-batches of ranks are all of one size.
         self._checks_loss = not (loader.coefficients is not None or loader.micro_batch)
@@ -112,11 +105,9 @@ class StepWeighting(Weighting):
         if 0 < 2 * computed < delivered:
             self.warn(
                 "skipped",
-                (
-                    f"The loop fetched {delivered} batches, but passed only {computed} of them to the model. If it "
-                    "skips batches that do not have an expected size, it skips nearly all, as balanced batches differ "
-                    "in size. To skip only an epoch's last, incomplete batch, pass drop_last=True to the loader."
-                ),
+                f"The loop fetched {delivered} batches, but passed only {computed} of them to the model. If it skips "
+                "batches that do not have an expected size, it skips nearly all, as balanced batches differ in size. "
+                "To skip only an epoch's last, incomplete batch, pass drop_last=True to the loader.",
             )
         self.pending_sums.start()
         self.batches.clear()
@@ -268,14 +259,14 @@ class StepWeighting(Weighting):
         planning.apply_to_loader()
         if not reports.is_consistent:  # whatever ranks would plan from the same state, all use the first one's sizes
             self.loader.sync_from(self.exchange.broadcast_from_first(self.loader.position_state()))
-        if reports.has_norms and (
-            sentence := self._loss_check.learn(self._samples_of_norms(reports), reports["log_norm"])
-        ):
+        warnings = []
+        if reports.has_norms:
+            warnings.append(self._loss_check.learn(self._samples_of_norms(reports), reports["log_norm"]))
+        if reports.has_buffers:
+            is_uneven = bool(np.ptp(reports["samples"]))
+            warnings.append(self._buffers_check.learn(reports["buffers"], is_uneven=is_uneven))
+        for sentence in filter(None, warnings):
             self.warn(sentence, sentence)
-        if reports.has_buffers and (
-            parted := self._buffers_check.learn(reports["buffers"], is_uneven=bool(np.ptp(reports["samples"])))
-        ):
-            self.warn(parted, parted)
         self._spent_seconds = 0.0
         if self.observers:
             self.notify(reports)
@@ -324,10 +315,8 @@ class StepWeighting(Weighting):
             return call
 
         loader, timer = self.loader, self._timer
-        loader.before_batch, loader.after_batch = (
-            weak_callback(self.begin_iteration),
-            weak_callback(self.on_batch_yielded),
-        )
+        loader.before_batch = weak_callback(self.begin_iteration)
+        loader.after_batch = weak_callback(self.on_batch_yielded)
         loader.on_start, loader.before_state = weak_callback(self.start_loop), weak_callback(self.before_state_dict)
         loader.before_load, loader.after_load = weak_callback(timer.load_begins), weak_callback(timer.load_ends)
 
@@ -341,13 +330,9 @@ class StepWeighting(Weighting):
 class PendingAllReduces:
     """Compares how often gradients were summed with how often a loop of so many batches sums them.
 
-    Both are the same on every rank at the same place of a script. What a rank sees of its own passes is not: rows
-    beside a batch may mislead one rank, and ranks that disagree here wait for each other forever.
-
-    Parameters
-    ----------
-    batches
-        Batches of a step, until the loop shows how many it takes from one sum to the next.
+    Both are the same on every rank at the same place of a script. What a rank sees of its own passes is not, and ranks
+    that disagree here wait for each other forever. ``batches`` are those of a step, until the loop shows how many it
+    takes from one sum to the next.
 
     Examples
     --------
