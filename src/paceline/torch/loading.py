@@ -295,7 +295,7 @@ class OnDemandSource:
 
     def take(self, parts: Sequence[Any]) -> list[Any]:
         """Return a batch of each of these lists of samples."""
-        batches = list(map(self._load, parts))
+        batches = [self._load(samples) for samples in parts]
         return pinned(batches) if self._pin else batches
 
     def restart(self) -> None:
