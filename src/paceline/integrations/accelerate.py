@@ -66,10 +66,9 @@ class BalancedLoader(GlobalLoader):
 def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
     """Prepare models, optimizers, schedulers and loaders as the accelerator does, and let batches follow speeds.
 
-    It does the same as ``accelerator.prepare``, and two things more. It attaches models in
-    ``DistributedDataParallel`` or FSDP2 to the :class:`BalancedLoader`. It tells the accelerator where an epoch of the
-    loader ends, so that ``accelerator.accumulate`` takes the last step there. Schedulers are left to Accelerate: as the
-    loader counts as a ``DataLoader`` does, the learning rate of every step stays as it was.
+    Beside ``accelerator.prepare`` it attaches models in ``DistributedDataParallel`` or FSDP2 to the
+    :class:`BalancedLoader`, and tells the accelerator where an epoch of the loader ends, so that
+    ``accelerator.accumulate`` takes the last step there. The learning rate of every step stays as it was.
 
     Parameters
     ----------
@@ -127,12 +126,7 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
 class PreparedLoader:
     """A balanced loader with the interface of Accelerate's own: it moves batches, and reports the epoch's end.
 
-    Attributes
-    ----------
-    loader
-        The loader that was given.
-    balance
-        The handle that ``attach`` returned.
+    ``balance`` is the handle that ``attach`` returned.
     """
 
     remainder = 0
@@ -224,10 +218,9 @@ def _require_matching_batch_size(accelerator: Any, loader: GlobalLoader) -> None
         )
     if not accelerator.split_batches and not isinstance(loader, BalancedLoader):
         raise TypeError(
-            "len() of paceline.torch.BalancedLoader counts global batches, but Accelerate expects "
-            "batches per process before prepare() and steps schedulers once per process, so learning rates "
-            "would be wrong. Use paceline.integrations.accelerate.BalancedLoader(dataset, batch_size=...), "
-            "with the batch_size of your DataLoader"
+            "len() of paceline.torch.BalancedLoader counts global batches, but Accelerate steps schedulers once per "
+            "process, so learning rates would be wrong. Use paceline.integrations.accelerate.BalancedLoader(dataset, "
+            "batch_size=...), with the batch_size of your DataLoader"
         )
 
 

@@ -22,10 +22,8 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
 
     The module's ``train_dataloader`` must return a :class:`BalancedLoader`, and the Trainer's strategy must wrap the
     module in ``DistributedDataParallel``, or be ``ModelParallelStrategy`` with the network in ``fully_shard``
-    (FSDP2). Every backward pass counts the rank's samples, so that a step equals that of one process on the global
-    batch: with automatic and manual optimization, several optimizers, gradient accumulation, and layers that mix the
-    samples of all ranks, such as those of ``sync_batchnorm=True``. Checkpoints hold the balancer's state and the place
-    in the data.
+    (FSDP2). A step equals that of one process on the global batch: see ``docs/howto/trainers.md``. Checkpoints hold the
+    balancer's state and the place in the data.
 
     Parameters
     ----------
@@ -102,7 +100,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
 
 
 class SingleDeviceWrapper(torch.nn.Module):
-    """A module that trains on one device, which is called as in DistributedDataParallel: Lightning calls its steps."""
+    """A module on one device that is called as in DistributedDataParallel: Lightning calls its steps."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -144,15 +142,9 @@ def _configure_loader(trainer: Any) -> BalancedLoader:
     if not isinstance(loader, BalancedLoader):
         raise TypeError(f"train_dataloader must return a BalancedLoader, got {type(loader).__name__}")
     if trainer.overfit_batches:
-        raise ValueError(
-            "overfit_batches needs the same batches in every epoch, but balanced ones change: remove it, and "
-            "pass BalancedLoader a small dataset, such as Subset(dataset, range(1000))"
-        )
+        raise ValueError("overfit_batches needs the same batches in every epoch: pass BalancedLoader a small dataset")
     if trainer.reload_dataloaders_every_n_epochs:
-        raise ValueError(
-            "reload_dataloaders_every_n_epochs would replace the balanced loader: remove it, and change "
-            "the samples inside the dataset instead"
-        )
+        raise ValueError("reload_dataloaders_every_n_epochs would replace the balanced loader: change its dataset")
     if loader.micro_batch or loader.packs:
         raise ValueError(
             "Lightning steps the optimizer after the same number of batches on every rank, but with "
@@ -160,8 +152,8 @@ def _configure_loader(trainer: Any) -> BalancedLoader:
         )
     if loader.length_varies:
         raise ValueError(
-            "Lightning reads the number of batches once, but with global_tokens it differs from epoch to epoch, and "
-            "samples would be left out: set global_batch instead, with cap= to limit a rank's tokens"
+            "Lightning reads the number of batches once, but with global_tokens it differs from epoch to epoch: set "
+            "global_batch instead, with cap= to limit a rank's tokens"
         )
     if loader.accumulate not in (1, micro_batches):
         raise ValueError(

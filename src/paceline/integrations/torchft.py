@@ -41,9 +41,8 @@ class ReplicaLoader:
 
     Before every batch it asks torchft for a quorum, and divides the global batch among the replicas that are in it, by
     their forecast speeds. A step that fails, because a replica died, is taken again with the same samples by those that
-    are left: a step is taken, with all of its samples, or not at all. So every sample comes once in an epoch, and the
-    place in the data follows from ``manager.current_step()`` alone. A replica that returns gets the parameters from
-    torchft, and what the balancer has learned with them.
+    are left. So every sample comes once in an epoch, and the place in the data follows from ``manager.current_step()``
+    alone. A replica that returns gets the parameters from torchft, and what the balancer has learned with them.
 
     Parameters
     ----------

@@ -29,10 +29,7 @@ from paceline.torch.weighting import AttachedModel, Weighting
 
 
 class LossScaling:
-    """Weighs the losses of a job whose batches stay as its loader makes them. :func:`attach` makes it.
-
-    Every loss is given to :meth:`scale` before its backward pass.
-    """
+    """Weighs the losses of a job whose batches stay as its loader makes them. :func:`attach` makes it."""
 
     def __init__(self, weighting: Weighting, optimizer_checks: OptimizerChecks) -> None:
         self._weighting, self._optimizer_checks = weighting, optimizer_checks
@@ -68,20 +65,18 @@ class LossScaling:
     def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:
         """Return the loss times what it is a mean over, for ``backward()``.
 
-        The step's gradient is then the mean over the samples or tokens of all ranks and micro-batches: counts are
-        summed over the ranks beside the gradients, which are divided by the sum. Scale every loss of a step. A loop
-        that gives all its losses needs nothing else: rows of batches are not counted then. Without gradients, as in an
-        evaluation, the loss comes back as it is.
+        The step's gradient is then the mean over the samples or tokens of all ranks and micro-batches. Scale every loss
+        of a step; rows of batches are not counted then. Without gradients, as in an evaluation, the loss comes back as
+        it is.
 
         Parameters
         ----------
         loss
-            A mean over the rank's own samples, tokens, boxes or nodes; several means over the same ones may be added
-            up first. Where there are none, it may be NaN. Not divided by the number of micro-batches.
+            A mean over the rank's own samples, tokens, boxes or nodes, or a sum of such means over the same ones. Where
+            there are none, it may be NaN. Not divided by the number of micro-batches.
         count
             How many these are, 0 where there are none. None for a loss that is already divided by a count over all
-            ranks, such as the tokens of the global batch, and multiplied by the number of ranks: its gradients are
-            averaged as they are.
+            ranks and multiplied by the number of ranks: its gradients are averaged as they are.
 
         Raises
         ------
@@ -156,11 +151,7 @@ class Balance(LossScaling):
 
     @property
     def overhead_seconds(self) -> float:
-        """Time that balancing took of the training loop, per iteration since the exchange before.
-
-        That is measuring, exchanging reports and planning; observers left out. Measuring is counted in CPU time, as
-        other threads run meanwhile.
-        """
+        """Seconds of the last iteration that measuring, exchanging reports and planning took; observers left out."""
         return self._steps.overhead_seconds
 
     def add(self, model: torch.nn.Module) -> None:
@@ -173,10 +164,9 @@ class Balance(LossScaling):
             self._steps.connect()
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """Return the context for a forward and backward pass of a loader with ``micro_batch=``.
+        """Return the context for a forward and backward pass of a loader with ``micro_batch=`` or ``pack=``.
 
-        Gradients are summed over the ranks after the step's last micro-batch only: ranks have different numbers of
-        them, and one that summed after each would wait forever.
+        Gradients are summed over the ranks after the step's last micro-batch only, as ranks have different numbers.
         """
         if self._loader.step_ends:
             return nullcontext()
@@ -198,10 +188,7 @@ class Balance(LossScaling):
         self._steps.out_of_memory = True
 
     def close(self) -> None:
-        """Detach from the models and the loader; sizes stay as they are, and gradients are averaged plainly.
-
-        Every rank calls it. The job may go on without balancing, or be attached again.
-        """
+        """Detach from the models and the loader, on every rank; the job may go on with these sizes, or be attached."""
         if self.closed:
             return
         if (reports := self._steps.reports) is not None and reports.is_consistent and self.on_iteration:
@@ -226,8 +213,8 @@ class Balance(LossScaling):
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]], *, skip_rest: bool = False) -> None:
         """Resume, on every rank, from what ``state_dict`` returned, also with other ranks than were saved.
 
-        What was learned of a worker follows its name; workers without a saved state start again. ``skip_rest`` leaves
-        out what remains of the saved epoch, where that is too little for these ranks.
+        What was learned of a worker follows its name. ``skip_rest`` leaves out what remains of the saved epoch, where
+        that is too little for these ranks.
 
         Raises
         ------

@@ -1,7 +1,6 @@
 """Gather the rows of all ranks, with gradients: for losses that compare samples across ranks.
 
-A loss over all ranks, a queue of keys or a metric often gathers a batch's rows with ``all_gather``, which relies on
-equal batches: where ranks have different numbers of rows, torch aborts, hangs or returns wrong numbers.
+Where ranks have different numbers of rows, torch's ``all_gather`` aborts, hangs or returns wrong numbers:
 :func:`check_gathered_shapes` raises an error first.
 """
 
@@ -21,7 +20,6 @@ from paceline.torch.rank_loader import RankLoader
 def gather_rows(rows: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """Return the rows of all ranks, in the order of ranks; the number of rows may differ between ranks.
 
-    ``torch.distributed.all_gather`` needs the same number of rows on all ranks, which balanced batches do not have.
     Gradients flow back to the ranks that the rows came from, summed over all ranks. A contrastive loss uses it: the
     mean over the rank's own rows, each compared with the rows of all ranks.
 

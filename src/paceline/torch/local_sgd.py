@@ -25,9 +25,8 @@ from paceline.torch.state_lists import from_lists, to_lists
 class LocalSGD:
     """Averages the models of ranks after every round, in which each rank takes as many steps as its speed allows.
 
-    Gradients are not exchanged. A round is a global batch of the loader, and a step one of its micro-batches, so every
-    sample comes once in an epoch. The number of a rank's steps follows its forecast speed, and all ranks end a round
-    together. Models are averaged with weights by samples, or by the counts given to :meth:`merge`.
+    A round is a global batch of the loader, and a step one of its micro-batches, so every sample comes once in an
+    epoch. Models are averaged with weights by samples, or by the counts given to :meth:`merge`.
 
     Parameters
     ----------
@@ -93,9 +92,8 @@ class LocalSGD:
             )
         if find_ddp(model) is not None or gathers_parameters(model):
             raise TypeError(
-                "LocalSGD lets ranks take different numbers of steps, but this model "
-                f"({type(model).__name__}) synchronizes in every step and would hang: pass the model itself, not "
-                "wrapped or sharded"
+                f"this model ({type(model).__name__}) synchronizes in every step and would hang, as ranks take "
+                "different numbers of steps: pass the model itself, not wrapped or sharded"
             )
         if not loader.micro_batch:
             raise ValueError("LocalSGD needs the number of samples in a step: pass micro_batch= to the loader")
@@ -159,10 +157,7 @@ class LocalSGD:
         dist.all_gather(rows, row)
         rows_WF = torch.stack(rows).cpu().double().numpy()
         if not rows_WF[:, 2].sum():
-            raise ValueError(
-                "merge() needs a count above 0 on at least one rank, got 0 on all: pass the samples or tokens that "
-                "this rank used in the round, or leave out count"
-            )
+            raise ValueError("merge() needs a count above 0 on at least one rank: pass one, or leave out count")
         self._average(tensors, float(rows_WF[self.loader.rank, 2] / rows_WF[:, 2].sum()))
         if self._outer is not None:
             self._step_outer(self._outer)
