@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -57,11 +58,10 @@ class RayPlan:
     predictor
         Forecasts the workers' speeds: a name as in :func:`paceline.predictors.named`.
     checkpoint, checkpoint_every
-        File that the server's host can write, and after how many applied samples it is written. A server that dies
-        goes on from there; without a file it begins again.
+        File of the server's host, and after how many applied samples it is written. A server that dies goes on from
+        there; without a file it begins again.
     metrics
-        Sinks that the server's host calls with every round: a name as in :func:`paceline.recording.sink`,
-        such as ``"run.jsonl"``, or several.
+        Sinks of the server's host, by name as in :func:`paceline.recording.sink`: ``"run.jsonl"``, or several.
     max_restarts
         How often a worker that dies is started again.
     min_batch
@@ -140,13 +140,8 @@ class RayServer:
     def pull(self, worker: str, generation: int) -> WorkItem:
         """Return a worker's next step; one that is not known joins.
 
-        Parameters
-        ----------
-        worker
-            Its name.
-        generation
-            How often it had been started before. A call of a worker that is dead by now may come after its death: it
-            must not join, as everybody would wait for it behind a barrier.
+        A call of a worker that is dead by now may come after its death: by its ``generation``, how often it had been
+        started before, it must not join, as everybody would wait for it behind a barrier.
         """
         with self._membership_lock:  # a worker that is found dead in between would join forever
             gone = generation <= self._dead_generations.get(worker, -1)
@@ -231,15 +226,14 @@ class RayJob:
 
     def __init__(self, plan: RayPlan) -> None:
         require("ray", needed_by="RayJob", extra="ray")
-        import ray
-
+        self._ray: Any = import_module("ray")
         self.plan = plan
         # all workers may wait behind a barrier, and 8 further calls must get through
         room = plan.workers * (1 + plan.max_restarts) + 8
         # Retried forever: calls that a dying server has not answered reach the one that comes after it. A push that it
         # had taken is then refused as one of a step that is over, and counts once.
         options = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": room, "num_cpus": 0}
-        self.server: Any = ray.remote(RayServer).options(**options).remote(plan)
+        self.server: Any = self._ray.remote(RayServer).options(**options).remote(plan)
         self._worker_by_run: dict[Any, str] = {}
         self.actors: dict[str, Any] = {}
         self.deaths: dict[str, int] = {}
@@ -255,27 +249,20 @@ class RayJob:
         ValueError
             If a worker of this name is running.
         """
-        import ray
-
         if worker in self.actors:
             raise ValueError(
                 f"worker {worker!r} is already running; choose another name (running: {', '.join(sorted(self.actors))})"
             )
-
         generation = self._starts_by_worker[worker] = self._starts_by_worker.get(worker, -1) + 1
-        actor: Any = (
-            ray.remote(RayWorker).options(num_cpus=1).remote(self.server, worker, generation, self.plan.gradient)
-        )
-        self.actors[worker] = actor
+        start: Any = self._ray.remote(RayWorker).options(num_cpus=1)
+        self.actors[worker] = actor = start.remote(self.server, worker, generation, self.plan.gradient)
         self._worker_by_run[actor.run.remote()] = worker
 
     def remove(self, worker: str) -> None:
         """End a worker; the samples that it held go to the others."""
-        import ray
-
         self._worker_by_run = {run: name for run, name in self._worker_by_run.items() if name != worker}
-        ray.kill(self.actors.pop(worker))
-        ray.get(self.server.leave.remote(worker, self._starts_by_worker[worker]))
+        self._ray.kill(self.actors.pop(worker))
+        self._ray.get(self.server.leave.remote(worker, self._starts_by_worker[worker]))
 
     def poll(self, seconds: float) -> bool:
         """Wait this long for an event, restart workers that died, and return whether the training has ended.
@@ -285,53 +272,41 @@ class RayJob:
         RuntimeError
             If no worker is left.
         """
-        import ray
-        from ray.exceptions import RayError
-
-        done, _ = ray.wait(list(self._worker_by_run), num_returns=1, timeout=seconds)
+        done, _ = self._ray.wait(list(self._worker_by_run), num_returns=1, timeout=seconds)
         for run in done:
             worker = self._worker_by_run.pop(run)
             try:
-                ray.get(run)
-            except RayError as error:
+                self._ray.get(run)
+            except self._ray.exceptions.RayError as error:
                 self._handle_death(worker, error)
         return not self._worker_by_run
 
     def run(self) -> Vector:
         """Return the final parameters, ``[P]``, when the training has ended."""
-        import ray
-
         last = math.inf
         while not self.poll(seconds=1.0):
-            patience: Any = ray.get(self.server.patience.remote())
+            patience: Any = self._ray.get(self.server.patience.remote())
             if patience is None:
                 last = math.inf  # also where a server that died goes on from an older state
             elif time.monotonic() > last:
-                logger.warning(
-                    "%s did not finish in time: the job ends without them",
-                    ", ".join(sorted(self._worker_by_run.values())),
-                )
+                late = ", ".join(sorted(self._worker_by_run.values()))
+                logger.warning("%s did not finish in time: the job ends without them", late)
                 break
             else:
                 last = min(last, time.monotonic() + patience)
-        final: Any = ray.get(self.server.parameters.remote())
+        parameters: Vector = self._ray.get(self.server.parameters.remote())
         self.close()
-        parameters: Vector = final
         return parameters
 
     def close(self) -> None:
         """End the server and all workers."""
-        import ray
-
         for actor in (*self.actors.values(), self.server):
-            ray.kill(actor)
+            self._ray.kill(actor)
         self.actors, self._worker_by_run = {}, {}
 
     def _handle_death(self, worker: str, error: Exception) -> None:
-        import ray
-
         logger.warning("%s died: %s", worker, str(error).strip().splitlines()[-1])
-        ray.get(self.server.leave.remote(worker, self._starts_by_worker[worker]))
+        self._ray.get(self.server.leave.remote(worker, self._starts_by_worker[worker]))
         self.actors.pop(worker)
         self.deaths[worker] = self.deaths.get(worker, 0) + 1
         if self.deaths[worker] <= self.plan.max_restarts:
