@@ -19,7 +19,7 @@ class CostAssigner(EpochAssigner):
 
     def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
         self.costs, self.table = costs, table
-        self.coefficients, self.length_varies = table.prior, costs.global_tokens is not None
+        self.coefficients, self.length_varies = costs.prior(), costs.global_tokens is not None
         self._assignment_cache: dict[tuple[int, bytes, bytes], Assignment | PackedBatch] = {}
         self._batches_counted = (-1, 0)
         super().__init__(order, rule, rank)

@@ -75,8 +75,8 @@ def _read_column(dataset: Any, column: str, argument_name: str) -> Array:
 class Costs:
     """Costs of samples: the loader draws the same global batches, but divides them so that ranks end together.
 
-    ``lengths`` and ``cost`` are arrays of N numbers, names of a dataset's columns, or functions of a
-    sample; for a stream functions of a sample.
+    ``lengths`` and ``cost`` are arrays of N numbers, names of a dataset's columns, or functions of a sample; for a
+    stream functions.
 
     Parameters
     ----------
@@ -136,17 +136,16 @@ class Costs:
             return {f"lengths[{name!r}]": value for name, value in self.lengths.items()}
         return {} if self.lengths is None else {"lengths": self.lengths}
 
-    @property
-    def features(self) -> int:
-        """Numbers from which the cost of a sample is learned, F; 1 if it is given."""
+    def prior(self) -> Array:
+        """Return the coefficients of features before anything is learned, ``[F]``: of the first feature alone."""
         count = len(self.parts)
-        return 1 if self.cost is not None else 3 if count == 1 else 2 * count + 2
+        first: Array = np.eye(1 if self.cost is not None else 3 if count == 1 else 2 * count + 2)[0]
+        return first
 
     def of_dataset(self, dataset: Any) -> SampleCosts:
         """Return the costs of all samples, each feature scaled to the mean 1; refuse numbers that are out of range."""
         read = self.read(dataset)
-        cost_N = None if read.cost is None else np.asarray(read.cost)
-        known = self._make_sample_costs(list(read.parts.values()), cost_N, len(dataset))
+        known = self._make_sample_costs(list(read.parts.values()), read.cost, len(dataset))
         return SampleCosts(_scale_features(known.features, allow_zeros=len(self.parts) > 1), known.tokens)
 
     def read(self, dataset: Any) -> Costs:
@@ -159,23 +158,22 @@ class Costs:
         lengths: Any = columns[0] if columns else None
         if isinstance(self.lengths, Mapping):
             lengths = dict(zip(self.lengths, columns, strict=True))
-        return replace(
-            self, lengths=lengths, cost=None if self.cost is None else read_numbers(dataset, self.cost, "cost")
-        )
+        cost_N = None if self.cost is None else read_numbers(dataset, self.cost, "cost")
+        return replace(self, lengths=lengths, cost=cost_N)
 
     def of_samples(self, samples: list[Any], first_index: int) -> SampleCosts:
         """Return the costs of samples drawn from a stream, the first of which has this number; not scaled."""
-        of, several = " of the stream", len(self.parts) > 1
-        value: Any = {**self.parts, **({} if self.cost is None else {"cost": self.cost})}
-        numbers = {}
-        for name, function in value.items():
-            numbers[name] = np.array([function(sample) for sample in samples], dtype=np.float64)
-            require_in_range(
-                numbers[name], name, first_index=first_index, suffix=of, allow_zeros=several and name != "cost"
-            )
-        return self._make_sample_costs(
-            [numbers[name] for name in self.parts], numbers.get("cost"), len(samples), first_index, of
-        )
+        place: Any = {"first_index": first_index, "suffix": " of the stream"}
+
+        def numbers(name: str, function: Any, *, allow_zeros: bool = False) -> Array:
+            values_N: Array = np.array([function(sample) for sample in samples], dtype=np.float64)
+            require_in_range(values_N, name, allow_zeros=allow_zeros, **place)
+            return values_N
+
+        several = len(self.parts) > 1
+        parts_PN = [numbers(name, function, allow_zeros=several) for name, function in self.parts.items()]
+        cost_N = None if self.cost is None else numbers("cost", self.cost)
+        return self._make_sample_costs(parts_PN, cost_N, len(samples), **place)
 
     def require_callable_costs(self) -> None:
         """Refuse numbers that are not a function of a sample: samples of a stream cannot be looked up."""
@@ -221,30 +219,28 @@ class Costs:
 
     def settings(self) -> dict[str, object]:
         """Return the rules, which must be the same on every rank."""
-        names = ("cap", "global_tokens", "padded")
-        return {name: getattr(self, name) for name in names}
+        return {"cap": self.cap, "global_tokens": self.global_tokens, "padded": self.padded}
 
     def _make_sample_costs(
-        self, parts_PN: list[Array], cost_N: Array | None, num_samples: int, first_index: int = 0, suffix: str = ""
+        self, parts_PN: list[Array], cost_N: Any, num_samples: int, first_index: int = 0, suffix: str = ""
     ) -> SampleCosts:
         """Return the numbers of some samples: a given cost is used as it is, and the costs of lengths are learned."""
-        ones_N = np.ones(num_samples)
         length_N = np.cumsum(parts_PN, axis=0)[-1] if parts_PN else None
         if length_N is not None:
             require_in_range(length_N, "lengths", first_index=first_index, suffix=suffix)
-        token_N = next((one for one in (length_N, cost_N) if one is not None), ones_N)
+        token_N = cost_N if length_N is None else length_N
         if self.cap is not None and (token_N > self.cap).any():
             place = int(token_N.argmax())
             raise ValueError(
                 f"sample {first_index + place}{suffix} takes {token_N[place]:g} tokens, more than the cap of "
                 f"{self.cap:g}: leave it out, truncate it, or raise the cap"
             )
-        columns = [ones_N if cost_N is None else cost_N]
-        if cost_N is None and length_N is not None:
-            with np.errstate(over="ignore"):
-                squares = [one**2 for one in parts_PN]
-                # The sum of several parts comes first: before costs are learned, all their tokens cost the same.
-                columns = [length_N, *(parts_PN if len(parts_PN) > 1 else ()), *squares, ones_N]
+        if cost_N is not None:
+            return SampleCosts(cost_N[:, None], token_N)
+        with np.errstate(over="ignore"):
+            squares = [one**2 for one in parts_PN]
+        # The sum of several parts comes first: before costs are learned, all their tokens cost the same.
+        columns = [token_N, *(parts_PN if len(parts_PN) > 1 else ()), *squares, np.ones(num_samples)]
         return SampleCosts(np.stack(columns, axis=1), token_N)
 
 
@@ -263,12 +259,6 @@ class SampleCosts:
 
     features: Array
     tokens: Array
-
-    @property
-    def prior(self) -> Array:
-        """The coefficients before anything is learned, ``[F]``: of the first feature alone."""
-        first: Array = np.eye(self.features.shape[1])[0]
-        return first
 
     @property
     def digest(self) -> str:

@@ -42,7 +42,7 @@ class StreamAssigner:
         self.epoch = self.batches = self.digest = 0
         self.stream, self.costs, self.window, self.seed, self.key = stream, costs, window, seed, key
         if costs is not None:
-            self.coefficients = np.eye(costs.features)[0]
+            self.coefficients = costs.prior()
         self._scale = np.zeros(0)
         self._position = 0
         self._samples: Iterator[Any] | None = None
