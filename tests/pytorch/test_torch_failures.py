@@ -348,7 +348,8 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
     first, second = ranks["refused"]
     assert first == second
     assert first[:4] == [
-        "the loader assigns samples to 1 ranks, but 2 ranks train together: pass rank and world_size to the loader",
+        "the loader assigns samples to 1 ranks, but 2 ranks train together: call "
+        "torch.distributed.init_process_group() first, or pass rank and world_size to the loader",
         "workers must be 2 different names, one for each rank, got ['a', 'a']",
         "policy.lower must be at least 1 sample, as an empty batch has no mean loss, got 0",
         "none of the covariates that the predictor reads, ['temperature'], is sampled here (sampled: ['cpu_busy', "

@@ -80,8 +80,8 @@ class EpochAssigner:
         the same.
     indices
         The epoch's samples in their order; the first ``offset`` of them are in a batch or in a buffer.
-    remaining
-        Samples of the epoch that are in no batch yet.
+    remaining, is_over
+        Samples of the epoch that are in no batch yet, and whether it has no further batch.
     buffers
         Samples drawn for each rank in advance; empty where batches are cut when they are taken.
     coefficients
@@ -132,6 +132,7 @@ class EpochAssigner:
         """Count the next batch as taken."""
         self.offset += self._rank_batch.total
         self.remaining -= self._rank_batch.total
+        self.is_over = self.remaining < self._min_left
         self.batches += 1
         self.digest = zlib.crc32(self._digest_bytes, self.digest)
 
@@ -170,11 +171,6 @@ class EpochAssigner:
     def settings(self) -> dict[str, object]:
         """Return what must be the same on every rank, beside the order and the rule, by readable names."""
         return {}
-
-    @property
-    def is_over(self) -> bool:
-        """True if the epoch has no further batch."""
-        return self.remaining < self._min_left
 
     def start(self, epoch: int) -> None:
         """Begin this epoch."""
@@ -236,6 +232,7 @@ class EpochAssigner:
     def _set_offset(self, indices: SampleIndices, offset: int) -> None:
         self.indices, self.offset = indices, offset
         self.remaining = len(indices) - offset + sum(len(buffer) for buffer in self.buffers)
+        self.is_over = self.remaining < self._min_left
 
     def sync_from(self, state: State) -> None:
         """Move to the place of another rank, in the middle of a loop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -16,7 +17,7 @@ from paceline.coordinator.work import WorkModel
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_time import BusyTimer
 from paceline.recording.torch.waits import FSDPWaits, listen
-from paceline.torch.counting import is_attached
+from paceline.torch.counting import is_attached, scale_loss
 from paceline.torch.covariates import CovariateSampler
 from paceline.torch.exchange import Exchange
 from paceline.torch.gather import check_gathered_shapes
@@ -31,6 +32,9 @@ from paceline.torch.weighting import AttachedModel, Weighting
 class LossScaling:
     """Weighs the losses of a job whose batches stay as its loader makes them. :func:`attach` makes it."""
 
+    loss_divisor = 1
+    """By what a trainer divides every loss, such as its number of micro-batches: scaled losses undo it."""
+
     def __init__(self, weighting: Weighting, optimizer_checks: OptimizerChecks) -> None:
         self._weighting, self._optimizer_checks = weighting, optimizer_checks
         self._end = weakref.finalize(self, _call_all, optimizer_checks.watch(), weighting.exchange.close)
@@ -40,15 +44,6 @@ class LossScaling:
     def models(self) -> tuple[torch.nn.Module, ...]:
         """The attached models."""
         return tuple(one.model for one in self._weighting.models)
-
-    @property
-    def loss_divisor(self) -> int:
-        """By what a trainer divides every loss, such as its number of micro-batches: scaled losses undo it."""
-        return self._weighting.loss_divisor
-
-    @loss_divisor.setter
-    def loss_divisor(self, divisor: int) -> None:
-        self._weighting.loss_divisor = divisor
 
     @property
     def closed(self) -> bool:
@@ -88,7 +83,15 @@ class LossScaling:
         >>> loss = balance.scale(cross_entropy(outputs, labels), (labels != -100).sum())  # doctest: +SKIP
         >>> loss.backward()  # doctest: +SKIP
         """
-        return self._weighting.scale(loss, count)
+        if count is not None:
+            count = float(count)
+            if not 0 <= count < math.inf:
+                raise ValueError(f"count must be a finite number of at least 0 samples or tokens, got {count:g}")
+        if not torch.is_grad_enabled():
+            return loss
+        # In units that keep it near the loss itself.
+        unit = self._weighting.unit * self.loss_divisor
+        return scale_loss(loss, count, 1.0 if count is None else count * unit)
 
     def close(self) -> None:
         """Detach from the models: gradients are averaged plainly from now on. Every rank calls it."""

@@ -49,10 +49,10 @@ class Exchange:
         assert isinstance(made, dist.ProcessGroup), "this rank is one of the group"
         self.group = made
         wait_at_exit()
-        self.rank = dist.get_rank(self.group)
-        self.world_size = len(ranks)
+        self.name = str(made.group_name)  # the same on all its ranks
+        self.rank, self.world_size = dist.get_rank(made), len(ranks)
+        self.ranks = ranks  # by their numbers in the whole job
         self.timeout = timeout
-        self._first = ranks[0]
         # Buffers are made by the first row of a length and reused: an exchange runs in every iteration.
         self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], Array, Array]] = {}
         self._work: dist.Work | None = None
@@ -101,22 +101,12 @@ class Exchange:
         np.savez(written, **state)  # type: ignore[arg-type]
         payload = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
         length = torch.tensor([len(payload)])
-        self._raise_if_lost(lambda: dist.broadcast(length, src=self._first, group=self.group))
+        self._raise_if_lost(lambda: dist.broadcast(length, src=self.ranks[0], group=self.group))
         sent = payload if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
-        self._raise_if_lost(lambda: dist.broadcast(sent, src=self._first, group=self.group))
+        self._raise_if_lost(lambda: dist.broadcast(sent, src=self.ranks[0], group=self.group))
         # Explicit, although it is numpy's default: what another process sent is never unpickled.
         with np.load(io.BytesIO(sent.numpy().tobytes()), allow_pickle=False) as arrays:
             return dict(arrays)
-
-    @property
-    def name(self) -> str:
-        """The group's name, the same on all its ranks."""
-        return str(self.group.group_name)
-
-    @property
-    def ranks(self) -> list[int]:
-        """The numbers that the group's ranks have in the whole job."""
-        return dist.get_process_group_ranks(self.group)
 
     def close(self) -> None:
         """Release the group's connections and threads. Reports under way are dropped."""

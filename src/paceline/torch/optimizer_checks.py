@@ -72,8 +72,11 @@ class OptimizerChecks:
             )
         if self.had_uneven_sizes and optimizer not in self._checked_optimizers:
             self._checked_optimizers.add(optimizer)
-            with weighting.pause_timer():  # it takes as long as an iteration, right after the first change of sizes
-                self._check_other_objects()
+            if weighting.timer is not None:
+                weighting.timer.wait_begins()  # it takes as long as an iteration, right after the first change of sizes
+            self._check_other_objects()
+            if weighting.timer is not None:
+                weighting.timer.wait_ends()
         for one in weighting.models:
             one.require_summed_parameters()
 

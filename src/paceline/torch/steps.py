@@ -10,8 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ class StepWeighting(Weighting):
     def __init__(
         self, loader: RankLoader, planning: Planning, exchange: Exchange, timer: BusyTimer, covariates: CovariateSampler
     ) -> None:
-        super().__init__(exchange, loader)
+        super().__init__(exchange, loader, timer)
         self.observers: list[Callable[[Iteration], None]] = []
         self.overhead_seconds = 0.0
         self.out_of_memory = False
@@ -156,15 +155,6 @@ class StepWeighting(Weighting):
 
     # -- in the backward pass ----------------------------------------------------------------------------------------
 
-    def begin_gradient_wait(self) -> Any:
-        """Stop the timer: this rank's gradients are there, and those of the others are awaited."""
-        self.pending_sums.count_sum()
-        return self._timer.gradients_ready()
-
-    def end_gradient_wait(self, wait: Any) -> None:
-        """Note that the gradients of all ranks are averaged."""
-        self._timer.gradients_summed(wait)
-
     def send(self, counts: list[float]) -> None:
         """Send counts, at the first sum since the loader was asked for a batch with what this rank has measured.
 
@@ -172,6 +162,7 @@ class StepWeighting(Weighting):
         leaves the others waiting forever. All ranks sum gradients alike, so sums are counted.
         """
         began = time.perf_counter()
+        self.pending_sums.count_sum()
         if self._has_new_batch:
             self._has_new_batch = self.watches_outputs = self._loss_check.watches_outputs = False
             self.index += 1
@@ -232,15 +223,6 @@ class StepWeighting(Weighting):
         """Raise an error before an optimizer's step if ranks have looped differently."""
         if self._diverged_rows is not None:
             self._planning.require_same_position(self._diverged_rows)
-
-    @contextmanager
-    def pause_timer(self) -> Iterator[None]:
-        """Count the time inside as a wait: it is no work on the batch."""
-        self._timer.wait_begins()
-        try:
-            yield
-        finally:
-            self._timer.wait_ends()
 
     def finish_iteration(self) -> None:
         """Make all ranks continue from one plan, check their reports, and call the observers."""

@@ -14,7 +14,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._arrays import Array
+from paceline.recording.torch.busy_time import BusyTimer
 from paceline.torch.counting import (
     SCALE_LOSS_HINT,
     BackwardGraph,
@@ -29,7 +30,6 @@ from paceline.torch.counting import (
     LoopError,
     WarnOnce,
     YieldedBatches,
-    scale_loss,
     tensors_in,
     watch_backward,
 )
@@ -258,11 +258,8 @@ class Weighting:
 
     watches_outputs = has_scaled_counts = finds_by_order = renormalizes_shares = False
 
-    loss_divisor = 1
-    """By what a trainer divides every loss, as Accelerate does by the number of micro-batches."""
-
-    def __init__(self, exchange: Exchange, loader: Any = None) -> None:
-        self.exchange, self.loader = exchange, loader
+    def __init__(self, exchange: Exchange, loader: Any = None, timer: BusyTimer | None = None) -> None:
+        self.exchange, self.loader, self.timer = exchange, loader, timer
         self.world_size = exchange.world_size
         self.models: list[AttachedModel] = []
         self.warn = WarnOnce()
@@ -285,12 +282,6 @@ class Weighting:
     def watch_outputs(self, outputs: Sequence[torch.Tensor], model: AttachedModel) -> None:
         """Watch the gradients of a model's outputs."""
 
-    def begin_gradient_wait(self) -> Any:
-        """Note that this rank's gradients are there, and those of the others are awaited."""
-
-    def end_gradient_wait(self, wait: Any) -> None:
-        """Note that the gradients of all ranks are averaged."""
-
     def send(self, counts: list[float]) -> None:
         """Send counts to all ranks, with a report if one is due."""
         self.exchange.send(counts)
@@ -310,25 +301,8 @@ class Weighting:
     def before_optimizer_step(self) -> None:
         """Raise an error before an optimizer's step if ranks have looped differently."""
 
-    def pause_timer(self) -> AbstractContextManager[None]:
-        """Return a context whose time is not measured as time for the batch."""
-        return nullcontext()
-
     is_delayed = False
     """Whether counts are looked at later, so that nothing waits while a device computes."""
-
-    # -- scaled losses -----------------------------------------------------------------------------------------------
-
-    def scale(self, loss: torch.Tensor, count: Any) -> torch.Tensor:
-        """Return the loss times what it is a mean over."""
-        if count is not None:
-            count = float(count)
-            if not 0 <= count < math.inf:
-                raise ValueError(f"count must be a finite number of at least 0 samples or tokens, got {count:g}")
-        if not torch.is_grad_enabled():  # an evaluation
-            return loss
-        # In units that keep it near the loss itself.
-        return scale_loss(loss, count, 1.0 if count is None else count * self.unit * self.loss_divisor)
 
     # -- backward passes ---------------------------------------------------------------------------------------------
 
@@ -355,11 +329,9 @@ class Weighting:
         return factor if self.error is None else math.nan
 
     def _sum_scaled_counts(self, graph: BackwardGraph) -> float:
-        if any(self._is_of_our_model(one) for one in graph.plain):
+        if any(self._is_of_our_model(one) for one in graph.plain) or self._owns_any(graph.leaves):
             raise LoopError(MIXED_LOSSES_ERROR)
-        if graph.leaves and any(model.owns_any(graph.leaves) for model in self.models):
-            raise LoopError(MIXED_LOSSES_ERROR)
-        beside = [one for one in graph.beside if not any(model.owns_any([one]) for model in self.models)]
+        beside = [one for one in graph.beside if not self._owns_any([one])]
         if beside:
             raise LoopError(
                 f"a scaled loss has {len(beside)} parameters (one of shape {list(beside[0].shape)}) that belong to no "
@@ -415,6 +387,9 @@ class Weighting:
         owner = forward_pass.owner()
         return owner is not None and owner.weighting is self
 
+    def _owns_any(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return bool(tensors) and any(model.owns_any(tensors) for model in self.models)
+
     def on_local_gradients_ready(self) -> None:
         """Send the counts of a backward pass whose gradients are averaged now, and look at all ranks' afterwards."""
         sums = [one for one in self._under_way if one.averages_gradients()]
@@ -433,7 +408,9 @@ class Weighting:
             )
             for one in sums:
                 one.share_residual = math.nan
-        self._wait, self._is_waiting = self.begin_gradient_wait(), True
+        self._is_waiting = True
+        if self.timer is not None:
+            self._wait = self.timer.gradients_ready()  # this rank's, and those of the others are awaited
         if self.exchange.under_way:  # of a sum before, on a device
             self.receive()
         self._awaiting_counts = sums
@@ -449,7 +426,8 @@ class Weighting:
         torch.autograd.Variable._execution_engine.queue_callback(self._on_gradients_averaged)
 
     def _on_gradients_averaged(self) -> None:
-        self.end_gradient_wait(self._wait)
+        if self.timer is not None:
+            self.timer.gradients_summed(self._wait)
         self._is_waiting = False
         if self.exchange.under_way and (self.has_scaled_counts or not self.is_delayed):
             self.receive()
