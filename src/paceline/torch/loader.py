@@ -10,7 +10,6 @@ from paceline.torch.cost_assigner import CostAssigner, PackAssigner, PackOption
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.loader_options import (
-    LoadingOptions,
     raise_unknown_option,
     rank_and_world_size,
     require_int,
@@ -152,10 +151,18 @@ class BalancedLoader(RankLoader):
         self._assigner.micro_batch = self.micro_batch
         if self.micro_batch or pack:
             self.micro_batches = self._assigner.micro_batches
-        loading = LoadingOptions(
-            num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context
+        source = make_batch_source(
+            dataset,
+            self._assigner,
+            collate_fn,
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            prefetch_factor=prefetch_factor,
+            worker_init_fn=worker_init_fn,
+            timeout=timeout,
+            multiprocessing_context=multiprocessing_context,
         )
-        super().__init__(self._assigner, make_batch_source(dataset, self._assigner, collate_fn, loading), rule, rank)
+        super().__init__(self._assigner, source, rule, rank)
 
     @property
     def length_varies(self) -> bool:

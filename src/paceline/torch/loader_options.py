@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
@@ -26,32 +25,21 @@ UNSUPPORTED_ATTRIBUTES = {
 """Attributes of torch's loader that this one has not, and what there is instead."""
 
 
-@dataclass(frozen=True)
-class LoadingOptions:
-    """Options of torch's ``DataLoader`` for loading; the choice of a rank's samples does not depend on them.
+def check_process_options(num_workers: int, options: Mapping[str, Any]) -> None:
+    """Refuse options of torch's ``DataLoader`` for loading processes that are out of range, or have no process.
 
-    >>> LoadingOptions(num_workers=0, timeout=5)
+    >>> check_process_options(0, {"timeout": 5})
     Traceback (most recent call last):
     ValueError: timeout applies to loading processes only: set num_workers above 0, or leave it out
     """
-
-    num_workers: int = 0
-    prefetch_factor: int | None = None
-    pin_memory: bool = False
-    worker_init_fn: Callable[[int], None] | None = None
-    timeout: float = 0
-    multiprocessing_context: Any = None
-
-    def __post_init__(self) -> None:
-        """Refuse what is out of range."""
-        require_int("num_workers", self.num_workers, 0)
-        if self.prefetch_factor is not None:
-            require_int("prefetch_factor", self.prefetch_factor, 1, "batch")
-        if not self.timeout >= 0:
-            raise ValueError(f"timeout must be at least 0 seconds, got {self.timeout}")
-        for name in ("timeout", "multiprocessing_context"):
-            if getattr(self, name) and not self.num_workers:
-                raise ValueError(f"{name} applies to loading processes only: set num_workers above 0, or leave it out")
+    require_int("num_workers", num_workers, 0)
+    if options.get("prefetch_factor") is not None:
+        require_int("prefetch_factor", options["prefetch_factor"], 1, "batch")
+    if not options["timeout"] >= 0:
+        raise ValueError(f"timeout must be at least 0 seconds, got {options['timeout']}")
+    for name in ("timeout", "multiprocessing_context"):
+        if options.get(name) and not num_workers:
+            raise ValueError(f"{name} applies to loading processes only: set num_workers above 0, or leave it out")
 
 
 def raise_unknown_option(unknown: Iterable[str], callee: Callable[..., Any]) -> None:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
 from paceline.torch.assigner import EpochAssigner, SampleIndices
-from paceline.torch.loader_options import LoadingOptions
+from paceline.torch.loader_options import check_process_options
 
 
 def contiguous_slices(row_positions: Sequence[tuple[Any, int]]) -> list[tuple[Any, slice]]:
@@ -140,16 +140,18 @@ class Prefetcher:
         dataset: Any,
         assigner: EpochAssigner,
         collate: Collate | None,
-        loading: LoadingOptions,
         *,
         pin_memory: bool,
+        num_workers: int,
+        worker_init_fn: Callable[[int], None] | None,
+        **options: Any,
     ) -> None:
         self.assigner = assigner
         self.collate = collate
         self.generation = self._requested = 0
         self._under_way: set[int] = set()
         self._stock: dict[int, tuple[Any, int, float]] = {}  # chunk, row and seconds of each sample that has arrived
-        self._processes = loading.num_workers
+        self._processes = num_workers
         self._waited, self.load_seconds = 0.0, (0.0, 0.0)
         self._pin = pin_memory
         self._here = ChunkDataset(dataset, default_collate if collate is None else list)
@@ -158,13 +160,11 @@ class Prefetcher:
             batch_size=None,
             sampler=RequestSampler(WeakMethod(self._next_request)),
             collate_fn=_identity,
-            num_workers=loading.num_workers,
-            prefetch_factor=loading.prefetch_factor,
+            num_workers=num_workers,
             # Single samples are copied once more, by the collate_fn: pinning them would be of no use.
             pin_memory=pin_memory and collate is None,
-            worker_init_fn=partial(init_worker, loading.worker_init_fn),
-            timeout=loading.timeout,
-            multiprocessing_context=loading.multiprocessing_context,
+            worker_init_fn=partial(init_worker, worker_init_fn),
+            **options,
         )
         self._arrivals: Any = None
 
@@ -272,14 +272,21 @@ def _identity(chunk: Any) -> Any:
 
 
 def make_batch_source(
-    dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: LoadingOptions
+    dataset: Any,
+    assigner: EpochAssigner,
+    collate: Collate | None,
+    *,
+    num_workers: int,
+    pin_memory: bool,
+    **process_options: Any,
 ) -> BatchSource:
-    """Return the source of a rank's batches for these options of loading."""
-    pin = loading.pin_memory and torch.cuda.is_available()
-    if loading.pin_memory and not pin:
+    """Return the source of a rank's batches for these options of torch's ``DataLoader``."""
+    check_process_options(num_workers, process_options)
+    pin = pin_memory and torch.cuda.is_available()
+    if pin_memory and not pin:
         warnings.warn("pin_memory=True has no effect, as no CUDA device is available", stacklevel=3)
-    if loading.num_workers:
-        return Prefetcher(dataset, assigner, collate, loading, pin_memory=pin)
+    if num_workers:
+        return Prefetcher(dataset, assigner, collate, pin_memory=pin, num_workers=num_workers, **process_options)
     return OnDemandSource(dataset, collate, pin_memory=pin)
 
 

@@ -71,14 +71,7 @@ def _tokens_and_labels(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
         fine = False
     if not fine:
         raise TypeError(
-            f"pack= joins samples by their input_ids, one number for each token, and labels of the same length; got "
-            f"{_describe(sample)}: pass collate_fn=, which makes a micro-batch of a list of samples"
+            f"pack= joins samples by their input_ids, one number for each token, and labels of the same length, got a "
+            f"sample of type {type(sample).__name__}: pass collate_fn=, which makes a micro-batch of a list of samples"
         )
     return tokens, labels
-
-
-def _describe(sample: Any) -> str:
-    if isinstance(sample, Mapping):
-        return f"a sample with {', '.join(map(str, sample))}"
-    shape = getattr(sample, "shape", None)
-    return f"a sample of type {type(sample).__name__}" + (f" and the shape {tuple(shape)}" if shape is not None else "")
