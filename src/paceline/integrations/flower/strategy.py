@@ -18,7 +18,7 @@ from paceline._require import require
 from paceline._text import count, join_names
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
-from paceline.integrations.flower.record import (
+from paceline.integrations.flower.client import (
     BATCH_KEY,
     RECORD_NAME,
     STEPS_KEY,
