@@ -262,18 +262,12 @@ class BalancedStrategy:
         return Message(content, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id)
 
     def _update_balancer(self, balancer: FederatedBalancer, plan: RoundPlan, messages: list[Any]) -> None:
-        replies = first_replies(plan, messages)
-        failed = [reply.has_error() for reply in replies.values()]
-        measured = {
-            client: ClientMeasurement() if reply.has_error() else parse_measurement(reply.content.get(RECORD_NAME))
-            for client, reply in replies.items()
-        }
+        measured, errors = {}, {}  # by client
+        for client, reply in first_replies(plan, messages).items():
+            errors[client] = f"error: {reply.error.reason}".lower() if reply.has_error() else ""
+            measured[client] = parse_measurement(None if errors[client] else reply.content.get(RECORD_NAME))
         self._join_clients(balancer, measured)
-        silent = [
-            client
-            for client, error in zip(replies, failed, strict=True)
-            if math.isnan(measured[client].seconds) and not error
-        ]
+        silent = [client for client, each in measured.items() if math.isnan(each.seconds) and not errors[client]]
         if silent:
             self._warn_once(
                 "silent",
@@ -283,16 +277,13 @@ class BalancedStrategy:
         elapsed = self._grid.elapsed if self._grid is not None and self._is_deployed else None
         waited = time.monotonic() - self._round_began
         report = RoundReport(
-            clients=list(replies),
+            clients=list(measured),
             samples=[each.samples for each in measured.values()],
             seconds=[each.seconds for each in measured.values()],
-            elapsed=None if elapsed is None else [elapsed.get(int(client), math.nan) for client in replies],
-            failed=failed,
+            elapsed=None if elapsed is None else [elapsed.get(int(client), math.nan) for client in measured],
+            failed=[bool(error) for error in errors.values()],
             # as torch and others word it; Flower passes on the text of a client's exception
-            out_of_memory=[
-                error and "out of memory" in str(reply.error.reason).lower()
-                for error, reply in zip(failed, replies.values(), strict=True)
-            ],
+            out_of_memory=["out of memory" in error for error in errors.values()],
             waited=waited,
         )
         balancer.observe(plan, report)
