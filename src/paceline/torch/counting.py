@@ -1,12 +1,11 @@
 """How many samples a gradient is of: rows of forward passes, batches that are out, and what backward goes through.
 
-A weight needs only how many, never which. A forward pass of an attached model counts the rows that it was given; they
-must be those of a batch that was yielded. A backward pass multiplies its gradient by this rank's share of that
-batch, so that a plain average over the ranks is the mean over all samples; or it goes through losses that
+A weight needs only how many, never which. A forward pass of an attached model counts the rows that it was given, and a
+backward pass multiplies its gradient by this rank's share of the batch with as many; or it goes through losses that
 ``balance.scale(loss, count)`` has multiplied by what they are means over.
 
-Autograd numbers the nodes that a thread makes, so a forward pass is a range of these numbers: whatever class its output
-has, and whatever a loss, a penalty or a second model makes of it, the graph shows the passes behind it.
+Autograd numbers the nodes that a thread makes, so a forward pass is a range of these numbers: whatever a loss, a
+penalty or a second model makes of its output, the graph shows the passes behind it.
 """
 
 from __future__ import annotations
@@ -116,8 +115,8 @@ class YieldedBatches:
     """Batches of this rank that were yielded and may still be computed, the one being computed first.
 
     Which of them a pass was given matters only where two have as many rows of this rank, and not as many of all ranks,
-    as an epoch's last batch may. Then the loop is taken to go on to the next one after a backward pass; where it does
-    not, the ranks' shares do not sum to one, and the step is refused.
+    as an epoch's last batch may. The loop is taken to go on to the next one after a backward pass; where it does not,
+    the ranks' shares do not sum to one, and the step is refused.
 
     Examples
     --------
@@ -155,8 +154,8 @@ class YieldedBatches:
     def find(self, row_counts: Sequence[int], model: object = None) -> tuple[RankBatch | None, bool]:
         """Return a batch of one of these counts of own rows, or None, and whether it is new; leave out those before it.
 
-        A model leaves the batch that its gradients were computed of, once a further one was yielded. A second model
-        does so where models take turns, as earlier batches have shown.
+        A model leaves the batch that its gradients were computed of once a further one was yielded; a second one too,
+        where models take turns, as earlier batches have shown.
         """
         out = self._batches
         places = list(range(len(out)))
@@ -184,10 +183,7 @@ class YieldedBatches:
         return None, False
 
     def drop_unmatched(self) -> None:
-        """Leave out batches that were computed without being found, as the rows of their passes said nothing.
-
-        All have been computed that were yielded, but for as many as the loop fetches ahead.
-        """
+        """Leave out batches that were computed without being found: all but as many as the loop fetches ahead."""
         ahead = max(self.num_delivered - self.passes, 0)
         del self._batches[: max(len(self._batches) - ahead, 0)]
         self._is_first_computed, self._has_fetched_since = False, bool(self._batches)
@@ -445,8 +441,7 @@ def _backward(
 def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
     """Notify weightings when all gradients of this rank are there, before any rank waits for others.
 
-    The engine runs callbacks in the order in which they were queued, and those of DistributedDataParallel and of
-    sharded models, which wait, are queued later than this one.
+    The engine runs callbacks in their order, and those of DistributedDataParallel and sharded models are queued later.
     """
     begun: list[bool] = []
 

@@ -41,9 +41,8 @@ class Exchange:
         ranks = dist.get_process_group_ranks(group)
         limit = None if timeout is None else timedelta(seconds=timeout)
         # Always gloo: reports are in main memory, and must not queue behind gradients on the GPU's backend.
-        # Local synchronization is needed if only part of the world trains together, because the other ranks make no
-        # such call. It is avoided otherwise: torch then names a group by its ranks and by the number of groups, so a
-        # name can repeat after a group was destroyed, and a rank would find the old group's addresses under it.
+        # Local synchronization only if part of the world trains together, as the other ranks make no such call: with
+        # it, torch may give a group the name of one that was destroyed, whose addresses a rank would then find.
         part = len(ranks) < dist.get_world_size()
         made = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=part)
         assert isinstance(made, dist.ProcessGroup), "this rank is one of the group"
@@ -113,8 +112,7 @@ class Exchange:
         self._work, self.under_way = None, False
         with suppress(ValueError, RuntimeError, AssertionError):  # torch may have been shut down before
             dist.destroy_process_group(self.group)
-        # torch closes sockets and ends threads with the last reference to the group. What holds this exchange may be
-        # part of a cycle that waits for the garbage collector, through hundreds of attached and detached balances.
+        # torch closes sockets and ends threads with the last reference, and this exchange may be part of a cycle.
         vars(self).pop("group", None)
 
     def _raise_if_lost(self, communicate: Callable[[], ResultT]) -> ResultT:

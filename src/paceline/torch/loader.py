@@ -24,10 +24,8 @@ class BalancedLoader(RankLoader):
     """Loads this rank's part of every global batch, in place of a ``DataLoader`` with a ``DistributedSampler``.
 
     Each epoch covers every sample exactly once, over all ranks, whatever the batch sizes did meanwhile. The epoch's
-    last batch takes what is left; fewer samples than ranks are not worth a batch and join the one before.
-
-    A loop begins with its first batch, and ends any loop before it: an older iterator that is asked again raises a
-    ``RuntimeError``. Every rank has to loop alike.
+    last batch takes what is left; fewer samples than ranks join the one before. A loop ends any loop before it. Every
+    rank has to loop alike.
 
     Parameters
     ----------
@@ -58,22 +56,14 @@ class BalancedLoader(RankLoader):
     costs
         What samples cost, if they cost differently: a :class:`Costs`.
     num_workers
-        Processes that load ahead, kept alive between epochs. 0 on every rank loads in the rank itself, when a batch is
-        asked for. Else ranks may have different numbers, and differ in all that follows: samples and sizes do not.
-    prefetch_factor
-        Batches that each such process loads ahead, 2 by default; all together at most 32 are loaded ahead.
+        Processes that load ahead, at most 32 batches together, kept alive between epochs. 0 on every rank loads in the
+        rank itself, when a batch is asked for. Else ranks may have different numbers.
     collate_fn
         Makes a batch of a list of samples. Without it, samples are stacked as torch does, by the loading processes, or
         with ``pack`` concatenated by :class:`Flatten`. With it, loading processes hand over single samples, and this
         process makes the batch when its size is known.
-    pin_memory
-        Whether batches lie in memory from which a CUDA device copies without the processor.
-    worker_init_fn
-        Called in every loading process with its number, before it loads.
-    timeout
-        Seconds to wait for a loading process, after which the loop ends with an error; 0 waits as long as it takes.
-    multiprocessing_context
-        How loading processes start: ``"fork"``, ``"spawn"``, ``"forkserver"``, or such a context.
+    prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context
+        As in torch's ``DataLoader``.
 
     Attributes are those of a :class:`paceline.torch.rank_loader.RankLoader`; :func:`attach` sets ``shares``.
 

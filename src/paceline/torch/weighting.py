@@ -1,11 +1,9 @@
 """Weights of the models that train on one loader: counts are compared and summed over the ranks beside the gradients.
 
 A backward pass multiplies its gradients by this rank's share of the batch, times the number of ranks, so that the
-average that any engine takes is the mean over all samples. The shares of all ranks must sum to one: every rank learns
-from the same exchange whether they do, or whether a rank refuses, and all raise the same error, so that none waits.
-
-A loop that scales its losses says counts of its own: gradients are those of sums, and are divided by the sum of counts
-over the ranks once the engine has averaged them, before anybody clips or steps.
+average that any engine takes is the mean over all samples. The shares must sum to one: every rank learns from the same
+exchange whether they do, or whether a rank refuses, and all raise the same error, so that none waits. Gradients of
+scaled losses are divided by the sum of counts over the ranks once the engine has averaged them.
 """
 
 from __future__ import annotations
@@ -91,11 +89,11 @@ class AttachedModel:
         self._depth = 0
         self._pass: ForwardPass | None = None
         self._sums_at_step: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-        # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
-        # is looked at from outside, because hooks inside would break its graph.
+        # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x), but not inside a
+        # compiled wrapper, where hooks would break its graph.
         self._inside: torch.nn.Module = self.ddp.module if self.ddp is model and self.ddp is not None else model
-        # The first pre-hook, so that a recorder's hook, which takes the work told here, runs after it. The other hook
-        # runs after errors too, so that the depth of calls is right in the next forward pass.
+        # The first pre-hook, as a recorder's takes the work that it sets; and the other one after errors too, so that
+        # the depth of calls is right in the next forward pass.
         self._handles = [
             self._inside.register_forward_pre_hook(OwnModuleHook(self._before_forward), with_kwargs=True, prepend=True),
             self._inside.register_forward_hook(OwnModuleHook(self._after_forward), always_call=True, with_kwargs=True),
