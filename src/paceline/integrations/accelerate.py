@@ -225,7 +225,6 @@ def _require_matching_batch_size(accelerator: Any, loader: GlobalLoader) -> None
 
 
 def _set_accumulation_steps(loader: GlobalLoader, accelerator: Any) -> None:
-    """Set the loader's number of micro-batches per step, so that sizes change only between steps."""
     steps = accelerator.gradient_accumulation_steps
     if (loader.micro_batch or loader.packs) and steps != 1:
         raise ValueError(

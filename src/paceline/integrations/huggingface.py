@@ -76,7 +76,6 @@ def _require_data_parallel(trainer: Any) -> None:
 
 
 def _require_own_sampling(trainer: Any, mixin: type) -> None:
-    """Refuse subclasses that choose the samples themselves."""
     for name in ("_get_train_sampler", "_get_dataloader", "get_train_dataloader"):
         kinds = type(trainer).__mro__
         if name in vars(mixin):
@@ -90,7 +89,6 @@ def _require_own_sampling(trainer: Any, mixin: type) -> None:
 
 
 def _require_supported_arguments(arguments: Any) -> None:
-    """Refuse arguments about training data that cannot be honored."""
     way = "group_by_length" if getattr(arguments, "group_by_length", False) else None
     way = way or getattr(arguments, "train_sampling_strategy", "random")
     if way not in SHUFFLE_BY_STRATEGY:
@@ -293,7 +291,6 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _divides_loss(self, num_items_in_batch: Any) -> bool:
-        """Return whether the Trainer divides a loss by the number of micro-batches."""
         if (undivided := getattr(self, "loss_is_scaled_for_ga", None)) is not None:
             return not undivided
         by_tokens = self.model_accepts_loss_kwargs and num_items_in_batch is not None

@@ -130,7 +130,6 @@ def _find_model(trainer: Any) -> torch.nn.Module:
 
 
 def _outermost_modules(module: torch.nn.Module, module_class: type) -> list[torch.nn.Module]:
-    """Return the modules of this kind that are in no other of them."""
     if isinstance(module, module_class):
         return [module]
     return [found for child in module.children() for found in _outermost_modules(child, module_class)]

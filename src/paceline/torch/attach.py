@@ -176,7 +176,6 @@ def attach(
 
 
 def _attach_without_loader(model: torch.nn.Module, options: tuple[object, ...]) -> LossScaling:
-    """Attach a model to a loader that is not ours."""
     if any(option is not None for option in options):
         raise TypeError("options of attach() apply to a balanced loader only: pass one, or leave them out")
     weighting = Weighting(open_exchange(process_group_of(model)))

@@ -79,7 +79,6 @@ class CostAssigner(EpochAssigner):
             self._until_N1 = np.concatenate([[0.0], self.table.tokens[indices].cumsum()])
 
     def _batch_ends(self) -> Sizes:
-        """Return where the global batches of this epoch end that have not been taken."""
         ends, end = [], self.batch_end(self.offset)
         while end is not None:
             ends.append(end)
@@ -165,7 +164,6 @@ class PackAssigner(CostAssigner):
         return {"pack": "lockstep" if self.lockstep else True, **super().settings()}
 
     def _divide_part(self, samples: SampleIndices) -> list[SampleIndices]:
-        """Return the samples of each micro-batch of the next batch."""
         packed = self._assignment(self.offset)
         assert isinstance(packed, PackedBatch)
         return np.split(samples, np.cumsum([len(part) for part in packed.micro_batches[self.rank]])[:-1])

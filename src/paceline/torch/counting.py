@@ -202,7 +202,6 @@ class YieldedBatches:
         return self.find([out[int(self._moves_on(model))].local_samples(self.rank)], model)
 
     def _moves_on(self, model: object) -> bool:
-        """Return whether a model is taken to go on from the first batch to the second."""
         backed = id(model) in self._backward_model_ids or (
             self._models_take_turns and self._has_fetched_since and bool(self._backward_model_ids)
         )

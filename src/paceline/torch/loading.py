@@ -234,7 +234,6 @@ class Prefetcher:
         self._stock.update(arrived)
 
     def _next_request(self) -> Request:
-        """Return the samples to ask for next; there may be none."""
         expected, self._requested = self.assigner.samples_to_load(self._requested)
         # What another rank was given near the end of the epoch can come back: it has been asked for already.
         samples = [sample for sample in expected.tolist() if sample not in self._under_way]

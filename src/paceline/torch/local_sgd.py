@@ -189,7 +189,6 @@ class LocalSGD:
             parameter.copy_(anchor)
 
     def _averaged_tensors(self) -> list[torch.Tensor]:
-        """Return what is averaged: parameters, and buffers of floating-point numbers."""
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         return [parameter.detach() for parameter in self.model.parameters()] + buffers
 

@@ -81,7 +81,6 @@ class OptimizerChecks:
             one.require_summed_parameters()
 
     def _check_other_objects(self) -> None:
-        """Warn of other objects in this process that do not suit unequal batches."""
         models = self._weighting.models  # composable replicate makes a wrapper of its own around their parameters
         for ddp in _instances_of(DistributedDataParallel):
             trains = ddp.training and any(parameter.grad is not None for parameter in ddp.parameters())
@@ -104,7 +103,6 @@ class OptimizerChecks:
 
 
 def _updates_any(optimizer: torch.optim.Optimizer, models: Sequence[AttachedModel]) -> bool:
-    """Return whether the optimizer steps parameters of these models that have a gradient."""
     stepped = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
     return any(model.owns_any(stepped) for model in models)
 

@@ -398,4 +398,4 @@ class RankLoader(ABC):
 
 
 def _no_loop() -> None:
-    """No loop is under way."""
+    return None

@@ -82,7 +82,6 @@ def averages_gradients(model: torch.nn.Module) -> bool | None:
 
 
 def _param_groups(model: torch.nn.Module) -> list[Any]:
-    """Return the groups of parameters that ``fully_shard`` made."""
     modules: list[Any] = [module for module in model.modules() if hasattr(module, "_get_fsdp_state")]
     states = [module._get_fsdp_state() for module in modules]
     groups = [getattr(state, "_fsdp_param_groups", [getattr(state, "_fsdp_param_group", None)]) for state in states]

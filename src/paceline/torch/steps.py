@@ -283,8 +283,8 @@ class StepWeighting(Weighting):
     def connect(self) -> None:
         """Connect the loader's callbacks by weak references.
 
-        The balance holds the loader, and the model's hooks hold the balance. If the loader held the balance too, the
-        cycle would delay the end of the loader's worker processes until the next garbage collection.
+        The balance holds the loader: if that held the balance too, the loader's worker processes would end only with
+        the next garbage collection.
         """
 
         def weak_callback(method: Any) -> Callable[..., None]:

@@ -111,7 +111,6 @@ class StreamAssigner:
         self._samples, self._batch, self._read_ahead = None, [], []
 
     def _draw(self) -> list[Any]:
-        """Draw the next global batch: so many samples, and in the last one what is left."""
         if self._samples is None:
             stream: Any = self.stream
             if hasattr(stream, "set_epoch"):
