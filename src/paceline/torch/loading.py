@@ -33,35 +33,21 @@ def contiguous_slices(row_positions: Sequence[tuple[Any, int]]) -> list[tuple[An
     return [(group[0][0], slice(group[0][1], group[-1][1] + 1)) for group in groups]
 
 
-def slice_batch(batch: Any, rows: slice) -> Any:
-    """Return these rows of a batch.
+def join_slices(slices: Sequence[tuple[Any, slice]]) -> Any:
+    """Join these rows of chunks to a batch.
 
-    >>> slice_batch({"image": torch.arange(4), "name": ["a", "b", "c", "d"]}, slice(1, 3))
-    {'image': tensor([1, 2]), 'name': ['b', 'c']}
+    >>> join_slices([([torch.tensor([0, 1]), ["x", "a"]], slice(1, 2)), ([torch.tensor([2]), ["b"]], slice(0, 1))])
+    [tensor([1, 2]), ['a', 'b']]
     """
-    if isinstance(batch, torch.Tensor) or _is_text(batch):
-        return batch[rows]
-    if isinstance(batch, Mapping):
-        return _mapping_like(batch, {key: slice_batch(value, rows) for key, value in batch.items()})
-    return _sequence_like(batch, [slice_batch(value, rows) for value in batch])
-
-
-def join_batches(batches: Sequence[Any]) -> Any:
-    """Join batches.
-
-    >>> join_batches([[torch.tensor([1]), ["a"]], [torch.tensor([2, 3]), ["b", "c"]]])
-    [tensor([1, 2, 3]), ['a', 'b', 'c']]
-    """
-    first = batches[0]
-    if len(batches) == 1:
-        return first
+    first, rows = slices[0]
     if isinstance(first, torch.Tensor):
-        return torch.cat(list(batches))
+        return first[rows] if len(slices) == 1 else torch.cat([chunk[rows] for chunk, rows in slices])
     if _is_text(first):
-        return type(first)([text for batch in batches for text in batch])
+        return type(first)([text for chunk, rows in slices for text in chunk[rows]])
     if isinstance(first, Mapping):
-        return _mapping_like(first, {key: join_batches([batch[key] for batch in batches]) for key in first})
-    return _sequence_like(first, [join_batches(parts) for parts in zip(*batches, strict=True)])
+        return _mapping_like(first, {key: join_slices([(chunk[key], rows) for chunk, rows in slices]) for key in first})
+    places = range(len(first))
+    return _sequence_like(first, [join_slices([(chunk[place], rows) for chunk, rows in slices]) for place in places])
 
 
 def _is_text(batch: Any) -> bool:
@@ -206,7 +192,7 @@ class Prefetcher:
         row_positions = [self._stock[sample][:2] for sample in samples]
         if self.collate is not None:
             return self.collate([chunk[row] for chunk, row in row_positions])
-        return join_batches([slice_batch(chunk, rows) for chunk, rows in contiguous_slices(row_positions)])
+        return join_slices(contiguous_slices(row_positions))
 
     def _receive(self) -> None:
         """Keep the chunk that arrives next; a request for another takes its place."""

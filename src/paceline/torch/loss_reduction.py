@@ -35,9 +35,9 @@ class LossReductionCheck:
         self._x: list[Array] = []
         self._y: list[Array] = []
 
-    def is_informative(self, sizes_W: Sizes | None) -> bool:
+    def is_informative(self, sizes_W: Sizes) -> bool:
         """Return whether the gradients of a batch of these sizes can show the kind of the loss."""
-        if sizes_W is None or self.has_enough:
+        if self.has_enough:
             return False
         sizes = sizes_W.tolist()  # runs in every step, and plain numbers are several times as fast as numpy here
         # sizes that hardly differ say too little about how gradients grow with them

@@ -72,6 +72,7 @@ class StepWeighting(Weighting):
         self._sizes: deque[Sizes | None] = deque([None, None], maxlen=2)  # of the last two steps
         self._batch: RankBatch | None = None  # computed last
         self._has_new_batch = self._has_reported = False
+        self._sent_reports = False  # whether what is under way holds reports
         self._diverged_rows: RankReports | None = None
         self._spent_seconds = 0.0
         self._start_time = self._wall_seconds = math.nan
@@ -113,7 +114,7 @@ class StepWeighting(Weighting):
         self._timer.forget_batches()
 
     def before_state_dict(self) -> None:
-        """Warn, when a state is saved, of batches that a job would miss that resumes from it."""
+        """Warn, when a state is saved, of batches that a resumed job would miss."""
         if self.pending_sums.is_pending:
             self.warn(
                 "state",
@@ -142,7 +143,7 @@ class StepWeighting(Weighting):
 
     def _begin_batch(self, batch: RankBatch) -> None:
         self._has_new_batch = True
-        if self._checks_loss and not self._loss_check.has_enough:
+        if self._checks_loss:
             self.watches_outputs = self._loss_check.watches_outputs = self._loss_check.is_informative(batch.sizes)
         self._batch = batch
         count = batch.local_samples(self.loader.rank)
@@ -177,10 +178,7 @@ class StepWeighting(Weighting):
             self._covariates.sample_all()
         features = (self._timer.features or [math.nan] * planning.features) if planning.features else []
         place = (self.out_of_memory, planning.checksum, *self.loader.position)
-        buffers = self._buffers_check
-        summed = (
-            math.nan if buffers.has_ended else buffers.sum_buffers([one.model for one in self.models], self._exchanges)
-        )
+        summed = self._buffers_check.sum_buffers([one.model for one in self.models], self._exchanges)
         log_norm = self._loss_check.take_log_norm()
         self._sizes.append(None if self._batch is None else self._batch.sizes)
         self._sent_reports = True
@@ -190,9 +188,6 @@ class StepWeighting(Weighting):
         if began >= self._timer.next_refresh:
             self._timer.refresh()  # now, while the other ranks are awaited
         self.out_of_memory = False
-
-    _sent_reports = False
-    """Whether what is under way holds reports."""
 
     def receive(self) -> None:
         """Receive the counts of all ranks, and their reports; plan, unless the ranks have diverged."""

@@ -165,9 +165,7 @@ def _content_bytes(sample_part: Any) -> Iterator[bytes]:
         yield b"%d" % len(sample_part)
         for value in sample_part:
             yield from _content_bytes(value)
-    elif isinstance(sample_part, str | bytes):
-        yield sample_part.encode() if isinstance(sample_part, str) else sample_part
-    elif isinstance(sample_part, bool | int | float | complex | np.generic | None):
+    elif isinstance(sample_part, str | bytes | bool | int | float | complex | np.generic | None):
         yield repr(sample_part).encode()
     elif hasattr(sample_part, "numel") or isinstance(sample_part, np.ndarray):
         flat = sample_part.reshape(-1)

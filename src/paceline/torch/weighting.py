@@ -34,11 +34,6 @@ from paceline.torch.counting import (
 from paceline.torch.exchange import Exchange, LostRankError
 from paceline.torch.sharded import averages_gradients, find_ddp, gradients_of, unsummed_parameters_error
 
-MIXED_LOSSES_ERROR = (
-    "one backward pass has losses that balance.scale() has scaled and others that it has not: scale every loss of a "
-    "step, penalties included"
-)
-
 MIXED_STEP_ERROR = "some of this step's losses are scaled and others are not, or not on every rank: scale every loss"
 
 
@@ -328,7 +323,10 @@ class Weighting:
 
     def _sum_scaled_counts(self, graph: BackwardGraph) -> float:
         if any(self._is_of_our_model(one) for one in graph.plain) or self._owns_any(graph.leaves):
-            raise LoopError(MIXED_LOSSES_ERROR)
+            raise LoopError(
+                "one backward pass has losses that balance.scale() has scaled and others that it has not: scale every "
+                "loss of a step, penalties included"
+            )
         beside = [one for one in graph.beside if not self._owns_any([one])]
         if beside:
             raise LoopError(
