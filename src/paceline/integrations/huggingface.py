@@ -233,7 +233,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         self._balance_options = dict(balancing or {})
         self._costs = costs
         self._sinks = sinks(*([metrics] if isinstance(metrics, str) else metrics))
-        self._trainer_loader: TrainerLoader | None = None
+        self._trainer_loader: Any = None  # a TrainerLoader, once training has begun
         self._loader_dataset: Any = None
         self._loader_sizes: tuple[int, ...] = ()
         self._attached_to: tuple[Any, ...] = ()
@@ -254,7 +254,8 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """Compute a micro-batch, and return its loss, weighted for the mean over the ranks that the Trainer logs."""
-        if self._trainer_loader is None or self.balance is None:
+        balance = self.balance
+        if balance is None:
             raise RuntimeError(
                 f"{type(self).__name__} trains on batches that are not balanced: an override of get_train_dataloader "
                 "must return what super().get_train_dataloader() returns"
@@ -267,7 +268,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
             )
         micro_batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         divisor = micro_batches if self._divides_loss(num_items_in_batch) else 1
-        self.balance.loss_divisor = divisor
+        balance.loss_divisor = divisor
         log_weight = 1.0 if self._loss_kind == "sum" else share
         accelerator, backward = self.accelerator, self.accelerator.backward
 
@@ -278,8 +279,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
                 factor = scaled[0].factor * micro_batches / divisor
                 log_weight = share / factor if factor else 0.0
             elif self._loss_kind == "sum":
-                assert self.balance is not None
-                loss = self.balance.scale(loss)
+                loss = balance.scale(loss)
             backward(loss, **options)
 
         accelerator.backward = weighted_backward
@@ -337,7 +337,6 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
 
     def _prepare_to_attach(self) -> None:
         """Prepare to attach at the first batch of a training; batches taken before training need no balance."""
-        assert self._trainer_loader is not None
         if not self.is_in_train or self._is_attached:
             return
         if self.balance is not None:
@@ -349,12 +348,9 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         self._has_labels = has_labels(batch)
         self._attach("mean")
         self._loss_kind = loss_kind(self, batch)  # with the balance at hand, as a subclass may use it
-        assert self._trainer_loader is not None
-        assert self._trainer_loader.loader.after_batch is not None
         self._trainer_loader.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
 
     def _attach(self, loss_kind: str) -> None:
-        assert self._trainer_loader is not None
         self._loss_kind = loss_kind
         self._attached_to = (self.model_wrapped, self._trainer_loader.loader)
         self.balance = balance = attach(*self._attached_to, **self._balance_options)
@@ -363,7 +359,6 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
     @property
     def _is_attached(self) -> bool:
         """True if the balancer is attached to the present model and loader: a new training may have new ones."""
-        assert self._trainer_loader is not None
         now = (self.model_wrapped, self._trainer_loader.loader)
         return self.balance is not None and all(old is new for old, new in zip(self._attached_to, now, strict=True))
 

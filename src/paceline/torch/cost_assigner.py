@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from paceline._arrays import Sizes
+from paceline._arrays import Array, Sizes
 from paceline.solver import Assignment, Packing
 from paceline.torch.assigner import EpochAssigner, SampleIndices, SampleOrder
 from paceline.torch.costs import Costs, SampleCosts
@@ -16,6 +16,8 @@ from paceline.torch.global_batch import GlobalBatch, RankBatch
 
 class CostAssigner(EpochAssigner):
     """Cuts the epoch's order into the global batches that come without costs, and divides each by cost."""
+
+    coefficients: Array
 
     def __init__(self, order: SampleOrder, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
         self.costs, self.table = costs, table
@@ -104,14 +106,12 @@ class CostAssigner(EpochAssigner):
         return self.indices[offset : self.batch_end(offset)]
 
     def _assignment(self, offset: int) -> Assignment | PackedBatch:
-        assert self.coefficients is not None
         key = (offset, self._shares_W.tobytes(), self.coefficients.tobytes())
         if key not in self._assignment_cache:
             self._assignment_cache[key] = self._divide_batch(self.table[self._batch_samples(offset)])
         return self._assignment_cache[key]
 
     def _divide_batch(self, samples: SampleCosts) -> Assignment | PackedBatch:
-        assert self.coefficients is not None
         return self.costs.assign_samples(samples, self._shares_W, self.coefficients, self.min_samples)
 
     def _require_within_cap(self, rank_cap: float) -> None:
@@ -169,7 +169,6 @@ class PackAssigner(CostAssigner):
         return np.split(samples, np.cumsum([len(part) for part in packed.micro_batches[self.rank]])[:-1])
 
     def _divide_batch(self, samples: SampleCosts) -> PackedBatch:
-        assert self.coefficients is not None
         packing = self.costs.pack_samples(samples, self._shares_W, self.coefficients, lockstep=self.lockstep)
         return _fill_empty_ranks(packing)
 
