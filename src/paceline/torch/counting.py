@@ -16,6 +16,7 @@ import warnings
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -233,20 +234,17 @@ class ForwardPass:
         self.begin: int = number_now()
         self.end: float = math.inf  # a forward pass may hold a backward pass, as Lightning's training steps do
         if len(_passes) >= MAX_REMEMBERED_PASSES:
-            del _passes[: MAX_REMEMBERED_PASSES // 2], _begins[: MAX_REMEMBERED_PASSES // 2]
+            del _passes[: MAX_REMEMBERED_PASSES // 2]
         _passes.append(self)
-        _begins.append(self.begin)
 
     def note_end(self) -> None:
         """Note the end of the forward pass."""
         self.end = number_now()
         if self.end == self.begin and self in _passes:  # nothing in it has gradients
-            place = _passes.index(self)
-            del _passes[place], _begins[place]
+            _passes.remove(self)
 
 
 _passes: list[ForwardPass] = []
-_begins: list[int] = []
 _owners: weakref.WeakSet[AttachedModel] = weakref.WeakSet()
 _torch_backward = torch.autograd.backward
 
@@ -285,7 +283,7 @@ class BackwardGraph:
                 continue
             known.add((node, scaled))
             number = node._sequence_nr()
-            place = bisect_right(_begins, number) - 1
+            place = bisect_right(_passes, number, key=attrgetter("begin")) - 1
             if type(node) is _SCALED:
                 if scaled:
                     raise LoopError("balance.scale() was called on a loss that is already scaled: scale each loss once")
@@ -374,7 +372,6 @@ def _unwatch(owner_ref: weakref.ref[AttachedModel]) -> None:
     if not _owners:
         torch.autograd.backward = _torch_backward
         _passes.clear()
-        _begins.clear()
 
 
 @functools.wraps(_torch_backward)
@@ -401,7 +398,7 @@ def _backward(
         reached = BackwardGraph(nodes)
     except LoopError as twice:
         reached, error = BackwardGraph(()), twice
-        reached.passes = dict.fromkeys(one for one in _passes[-1:])
+        reached.passes = dict.fromkeys(_passes[-1:])
     owners: dict[AttachedModel, None] = {}
     for one in reached.passes:
         if (owner := one.owner()) is not None and owner in _owners and owner.first_parameter is not None:

@@ -94,15 +94,14 @@ def gradients_of(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
     return [getattr(one, "_local_tensor", one) for one in gradients]
 
 
-def unsummed_parameters_error(ddp: DistributedDataParallel) -> str:
-    """Return an error message if more parameters need gradients than DistributedDataParallel sums."""
+def require_summed_parameters(ddp: DistributedDataParallel) -> None:
+    """Refuse a model of which more parameters need gradients than DistributedDataParallel sums."""
     summed = ddp._get_ddp_logging_data().get("num_parameter_tensors", 0)
     ignored: Any = ddp.parameters_to_ignore
     wanted = sum(one.requires_grad and name not in ignored for name, one in ddp.module.named_parameters())
-    if wanted <= summed:
-        return ""
-    return (
-        f"{wanted - summed} parameters of the model need gradients that DistributedDataParallel does not sum, as "
-        "they were frozen when it wrapped the model: the ranks' models would diverge, with equal batches too. Wrap "
-        "the model in DistributedDataParallel again after requires_grad_(True), and attach it"
-    )
+    if wanted > summed:
+        raise ValueError(
+            f"{wanted - summed} parameters of the model need gradients that DistributedDataParallel does not sum, as "
+            "they were frozen when it wrapped the model: the ranks' models would diverge, with equal batches too. Wrap "
+            "the model in DistributedDataParallel again after requires_grad_(True), and attach it"
+        )

@@ -32,7 +32,7 @@ from paceline.torch.counting import (
     watch_backward,
 )
 from paceline.torch.exchange import Exchange, LostRankError
-from paceline.torch.sharded import averages_gradients, find_ddp, gradients_of, unsummed_parameters_error
+from paceline.torch.sharded import averages_gradients, find_ddp, gradients_of, require_summed_parameters
 
 MIXED_STEP_ERROR = "some of this step's losses are scaled and others are not, or not on every rank: scale every loss"
 
@@ -213,8 +213,7 @@ class AttachedModel:
         """Refuse parameters that were unfrozen after DistributedDataParallel had been built, which it does not sum."""
         if self.ddp is None or (self._handles and not any(one.requires_grad for one in self._frozen)):
             return
-        if message := unsummed_parameters_error(self.ddp):
-            raise ValueError(message)
+        require_summed_parameters(self.ddp)
 
     def mark_step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether gradients were summed since this optimizer's last step, and note that it steps now."""
@@ -481,19 +480,16 @@ class Weighting:
         self.error = error
         # Through the store, not a collective: the other ranks are on their way into the sum of gradients.
         with suppress(RuntimeError, ValueError):
-            dist.distributed_c10d._get_default_store().set(f"{self._store_key}/{self._key + 1}", str(error))
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"paceline/{self.exchange.name}/{self._key + 1}", str(error))
 
     def _rejection_cause(self) -> str:
         with suppress(RuntimeError, ValueError):
             store = dist.distributed_c10d._get_default_store()
             for number in (self._key, self._key + 1):
-                if store.check([key := f"{self._store_key}/{number}"]):
+                if store.check([key := f"paceline/{self.exchange.name}/{number}"]):
                     return str(store.get(key).decode())
         return "see its error message"
-
-    @property
-    def _store_key(self) -> str:
-        return f"paceline/{self.exchange.name}"
 
     def raise_error(self) -> None:
         """Raise the error of a refused step, once."""
