@@ -47,8 +47,21 @@ class CostAssigner(EpochAssigner):
         self._assignment_cache = {key: known for key, known in self._assignment_cache.items() if key[0] >= self.offset}
 
     def batch_end(self, offset: int) -> int | None:
-        """Return the end of the global batch that begins at this place; None if none begins there."""
-        return self._token_batch_end(offset) if self.costs.global_tokens else super().batch_end(offset)
+        """Return the end of the global batch that begins at this place; None if none begins there.
+
+        With a budget of tokens, fewer samples than ranks are not worth a batch: they take from the one before.
+        """
+        if not self.costs.global_tokens:
+            return super().batch_end(offset)
+        left, ranks = len(self.indices) - offset, self.rule.world_size
+        if not left:
+            return None
+        budget = self._until_N1[offset] + self.costs.global_tokens
+        within = int(np.searchsorted(self._until_N1, budget, side="right")) - 1 - offset
+        count = min(max(within, ranks), left)
+        if 0 < left - count < ranks:
+            count = left - ranks if left >= 2 * ranks else left
+        return offset + count
 
     def rank_samples(self, offset: int) -> SampleIndices:
         """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
@@ -77,8 +90,7 @@ class CostAssigner(EpochAssigner):
     def _set_offset(self, indices: SampleIndices, offset: int) -> None:
         super()._set_offset(indices, offset)
         self._assignment_cache = {}
-        if self.costs.global_tokens:
-            self._until_N1 = np.concatenate([[0.0], self.table.tokens[indices].cumsum()])
+        self._until_N1 = np.concatenate([[0.0], self.table.tokens[indices].cumsum()])  # tokens before each sample
 
     def _batch_ends(self) -> Sizes:
         ends, end = [], self.batch_end(self.offset)
@@ -86,21 +98,6 @@ class CostAssigner(EpochAssigner):
             ends.append(end)
             end = self.batch_end(end)
         return np.array(ends, dtype=np.int64)
-
-    def _token_batch_end(self, offset: int) -> int | None:
-        """Return where a global batch ends that fills the budget of tokens.
-
-        Fewer samples than ranks are not worth a batch: they take from the one before.
-        """
-        left, ranks = len(self.indices) - offset, self.rule.world_size
-        if not left:
-            return None
-        budget = self._until_N1[offset] + self.costs.global_tokens
-        within = int(np.searchsorted(self._until_N1, budget, side="right")) - 1 - offset
-        count = min(max(within, ranks), left)
-        if 0 < left - count < ranks:
-            count = left - ranks if left >= 2 * ranks else left
-        return offset + count
 
     def _batch_samples(self, offset: int) -> SampleIndices:
         return self.indices[offset : self.batch_end(offset)]
@@ -116,9 +113,8 @@ class CostAssigner(EpochAssigner):
 
     def _require_within_cap(self, rank_cap: float) -> None:
         """Refuse an epoch in which a global batch exceeds what all ranks may take, before it begins."""
-        until_N1 = np.concatenate([[0.0], self.table.tokens[self.indices].cumsum()])
         ends, ranks = self._batch_ends(), self.rule.world_size
-        tokens_B = until_N1[ends] - until_N1[np.concatenate([[0], ends[:-1]])]
+        tokens_B = np.diff(self._until_N1[np.concatenate([[0], ends])])
         if (tokens_B > rank_cap * ranks).any():
             worst = int(tokens_B.argmax())
             raise ValueError(
