@@ -136,31 +136,13 @@ class PreparedLoader:
         self.loader, self.accelerator, self.balance = loader, accelerator, balance
         self.end_of_dataloader = False
 
-    @property
-    def dataset(self) -> Any:
-        """The data set."""
-        return self.loader.dataset
-
-    @property
-    def sampler(self) -> Any:
-        """Refuse the attribute that ``accelerate.skip_first_batches`` needs, because it must not be called."""
-        raise AttributeError(
-            "a balanced loader has no sampler, and skips no batches: after accelerator.load_state(), or "
-            "balance.load_state_dict(), it continues with the rest of the epoch by itself"
-        )
-
-    @property
-    def step_ends(self) -> bool:
-        """True if the batch yielded last is the last of its step on this rank, with ``micro_batch=``."""
-        return self.loader.step_ends
+    def __getattr__(self, name: str) -> Any:
+        """Return what the loader itself has, such as ``dataset``, ``set_epoch`` and ``step_ends``."""
+        return getattr(vars(self)["loader"], name)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, counted for all processes together."""
         return GlobalLoader.__len__(self.loader)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch."""
-        self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of an epoch, on the accelerator's device."""

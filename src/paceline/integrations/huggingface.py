@@ -420,10 +420,9 @@ class TrainerLoader:
         self.loader, self.on_epoch_start, self.to_device = loader, on_epoch_start, to_device
         self._shares: deque[float] = deque()
 
-    @property
-    def dataset(self) -> Any:
-        """The data set, whose length the Trainer logs."""
-        return self.loader.dataset
+    def __getattr__(self, name: str) -> Any:
+        """Return what the loader itself has, such as ``dataset`` and ``set_epoch``."""
+        return getattr(vars(self)["loader"], name)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch."""
@@ -437,10 +436,6 @@ class TrainerLoader:
             sizes_W = self.loader.batch_sizes
             self._shares.append(float(sizes_W[self.loader.rank]) * len(sizes_W) / float(sizes_W.sum()))
             yield self.to_device(batch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch."""
-        self.loader.set_epoch(epoch)
 
     def next_share(self) -> float:
         """Return the weight of the next batch to compute, relative to equal weights."""
