@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 DRAWS_BATCHES_HINT = "the loader draws every global batch itself, by shuffle= and seed="
 
 UNSUPPORTED_ATTRIBUTES = {
-    "sampler": "loader.set_epoch(epoch) chooses an epoch, and a loader whose state was loaded continues with the rest of "
-    "the epoch by itself",
+    "sampler": "loader.set_epoch(epoch) chooses an epoch, and a resumed loader continues with the rest of the epoch by "
+    "itself",
     "batch_size": "this rank's changes from batch to batch, and loader.global_batch is that of all ranks",
     "batch_sampler": DRAWS_BATCHES_HINT,
     "sizes": "where samples have costs, shares= divides their work, and batch_sizes are the samples of a drawn batch",

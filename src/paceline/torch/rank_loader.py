@@ -60,9 +60,8 @@ class EpochProgress:
             left = self.assigner.remaining
             self._left_text = f"{'some' if left is None else left} samples"
             if skip_rest:
-                warnings.warn(
-                    f"skipping {self._left_text} of epoch {epoch}, as requested by skip_rest=True", stacklevel=3
-                )
+                skipped = f"skipping {self._left_text} of epoch {epoch}, as requested by skip_rest=True"
+                warnings.warn(skipped, stacklevel=3)
                 self.assigner.end()
                 self.next_epoch, self._left_text = max(self.next_epoch, epoch + 1), ""
             else:
@@ -119,10 +118,7 @@ class LoaderIterator:
             self._error = self._error or f"{type(error).__name__}: {error}"
             loader.end(self)
             if isinstance(error, StopIteration):  # a dataset's own: the epoch is not over
-                raise RuntimeError(
-                    "StopIteration was raised while a batch was loaded; a dataset or collate_fn must not raise it: "
-                    f"{error}"
-                ) from error
+                raise RuntimeError(f"a dataset or collate_fn must not raise StopIteration: {error}") from error
             raise
         self._is_over = True
         loader.end(self)
