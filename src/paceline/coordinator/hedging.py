@@ -25,11 +25,10 @@ by half or fully."""
 class Hedging:
     """Follows the choice whose sizes would recently have made the workers wait least.
 
-    A choice spares noisy workers by some caution, and shrinks what remains of the differences between workers: not at
-    all, by half, or to equal batches. Every iteration shows what each would have cost, whichever was used: a report
-    gives one point of each worker's curve, and the forecast, ``horizon`` iterations ahead, its shape. So nothing has to
-    be tried out, and forecasts that are only noise end in equal batches. This is the follow-the-leader rule over a few
-    experts, with a fading memory.
+    Every iteration shows what each choice would have cost, whichever was used: a report gives one point of each
+    worker's curve, and the forecast, ``horizon`` iterations ahead, its shape. So nothing has to be tried out, and
+    forecasts that are only noise end in equal batches. This is the follow-the-leader rule over a few experts, with a
+    fading memory.
     """
 
     def __init__(self, global_batch: int, horizon: int = 1) -> None:
@@ -62,7 +61,7 @@ class Hedging:
         self._pending_sizes = []
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that was followed."""
+        """Return costs, choice, and the plans that were not compared yet."""
         return {"cost": self._cost_C.copy(), "choice": np.array(self.choice), "sizes": np.array(self._pending_sizes)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:

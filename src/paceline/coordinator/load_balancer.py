@@ -26,7 +26,7 @@ from paceline.predictors.fixed_part import FixedTimePredictor
 from paceline.predictors.fleet import require_int
 from paceline.predictors.named import named
 from paceline.predictors.protocol import Forecast, Predictor, Report, require_predictor
-from paceline.solver.split import Split, evaluate, safety_factor, split
+from paceline.solver.split import Split, evaluate, safety_factor
 
 EXTREME_DEVIATION, MIN_EXTREME_GAIN = 0.75, 0.01
 """Sizes that deviate from equal ones by more than this share are extreme: they must save this share of an iteration's
@@ -35,13 +35,12 @@ time, or less extreme ones are taken. They cost memory on one worker and steady 
 
 @dataclass(eq=False, slots=True)
 class _DecisionInputs:
-    """Inputs of a decision: the forecast, its curves, the curves to compare sizes with, bounds, and equal sizes."""
+    """Inputs of a decision: the forecast, its curves, the curves to compare sizes with, and bounds."""
 
     forecast: Forecast
     curves: Curves
     comparison_curves: Curves
     bounds: Bounds
-    equal_sizes: Sizes
 
     @property
     def is_hedged(self) -> bool:
@@ -63,8 +62,7 @@ def _curves_without_limits(forecast: Forecast) -> Curves:
 def _makespan_lower_bound(curves: Curves, global_batch: int) -> float:
     """Return a time, in seconds, before which no split ends; 0 if there is no easy bound.
 
-    Nothing ends sooner than if all workers ended together on their lines, with fractions of samples and without
-    floors or bounds.
+    It is when all would end together on their lines, with fractions of samples and without floors or bounds.
     """
     with np.errstate(all="ignore"):
         rate_W = 1.0 / curves.slope
@@ -84,8 +82,8 @@ class LoadBalancer:
     ----------
     predictor
         Any predictor, fitted if it needs fitting, or the name of one such as ``"auto"``. The balancer resets it with
-        this fleet and owns it from then on. It needs to know nothing of batch sizes: how much of a worker's time does
-        not follow its batch is learned in front of it (:class:`paceline.predictors.fixed_part.FixedTimePredictor`).
+        this fleet and owns it from then on. How much of a worker's time does not follow its batch is learned in front
+        of it (:class:`paceline.predictors.fixed_part.FixedTimePredictor`).
     workers
         Names or ranks of the workers, in the order of every array: a list, a tuple or ``range(4)``.
     global_batch
@@ -122,16 +120,6 @@ class LoadBalancer:
     Moved 20 samples from gpu2 (50% slower than the median) to gpu0 and gpu1: the next iteration is expected to take
     48.1 ms instead of 80 ms.
     """
-
-    # Time that keeping the sizes is expected to have cost since they were chosen, in iterations: gains that the solver
-    # found, and upper bounds of gains since it was last called.
-    _regret: Array
-    # The one owner of the decided sizes; plans and loaders hold copies. Only this attribute is ever changed.
-    _sizes: Sizes
-    _limits: Limits
-    _missing_reports: Sizes
-    _has_silent_workers: bool
-    _bounds_in_use: Bounds | None
 
     def __init__(
         self,
@@ -321,8 +309,6 @@ class LoadBalancer:
         forecast = self._forecaster.predict(horizon=self.horizon)
         self.plan = self._plan_given_sizes(forecast, f"Resumed after {count(self._iterations, 'iteration')}")
 
-    # -- parts ---------------------------------------------------------------------------------------------------
-
     def _plan_next(self, forecast: Forecast) -> Plan:
         """Choose the sizes, and plan them."""
         curves, bounds = _curves_without_limits(forecast), self._limits.bounds(forecast)
@@ -343,15 +329,15 @@ class LoadBalancer:
         self, forecast: Forecast, curves: Curves, bounds: Bounds
     ) -> tuple[Split, float, list[why.Reason]]:
         """Return the split to use, its gain, and the reasons."""
-        policy, limits = self.policy, self._limits
+        policy = self.policy
         current = evaluate(curves, self._sizes)
-        equal = limits.equal_sizes if bounds is limits.policy_bounds else limits.equal_sizes_within(bounds)
         if self._iterations < policy.warmup:
+            equal = bounds.equal_sizes
             chosen = current if np.array_equal(equal, self._sizes) else evaluate(curves, equal)
             reason = f"Equal batches: {self._iterations} of {count(policy.warmup, 'warm-up iteration')} done"
             return chosen, relative_gain(current.makespan, chosen.makespan), [reason]
-        now = _DecisionInputs(forecast, curves, self._comparison_curves(curves, forecast), bounds, equal)
-        if bounds is not self._bounds_in_use and bounds.are_violated_by(self._sizes, policy.batch_multiple):
+        now = _DecisionInputs(forecast, curves, self._comparison_curves(curves, forecast), bounds)
+        if bounds is not self._bounds_in_use and bounds.are_violated_by(self._sizes):
             best = now.with_forecast_times(self._best_split(now))
             broken = (why.describe_violated_bounds, (self.workers, self._sizes, bounds.high))
             reasons = [self._describe_move(best.sizes, forecast), broken]
@@ -397,10 +383,10 @@ class LoadBalancer:
 
     def _best_split(self, inputs: _DecisionInputs) -> Split:
         """Return the split that ends soonest, or a less extreme one that takes at most 1% longer."""
-        best = self._best_split_within(inputs, np.inf)
+        best = inputs.bounds.split(inputs.comparison_curves)
         extreme = EXTREME_DEVIATION * self.global_batch / len(self._sizes)
-        while (distance := float(np.abs(best.sizes - inputs.equal_sizes).max())) > extreme:
-            nearer = self._best_split_within(inputs, distance / 2)
+        while (distance := float(np.abs(best.sizes - inputs.bounds.equal_sizes).max())) > extreme:
+            nearer = inputs.bounds.split(inputs.comparison_curves, max_deviation=distance / 2)
             if nearer.makespan > (1 + MIN_EXTREME_GAIN) * best.makespan:
                 break
             best = nearer
@@ -408,24 +394,17 @@ class LoadBalancer:
 
     def _find_more_equal_split(self, inputs: _DecisionInputs, current: Split) -> Split | None:
         """Return equal sizes, or less extreme ones, if those in use gain nothing over them."""
-        distance, mean = float(np.abs(self._sizes - inputs.equal_sizes).max()), self.global_batch / len(self._sizes)
+        equal_sizes, mean = inputs.bounds.equal_sizes, self.global_batch / len(self._sizes)
+        distance = float(np.abs(self._sizes - equal_sizes).max())
         if distance <= 0.1 * mean:
             return None
-        equal = evaluate(inputs.comparison_curves, inputs.equal_sizes)
+        equal = evaluate(inputs.comparison_curves, equal_sizes)
         if equal.makespan <= 1.002 * current.makespan:
             return equal
         if distance <= EXTREME_DEVIATION * mean:
             return None
-        nearer = self._best_split_within(inputs, distance / 2)
+        nearer = inputs.bounds.split(inputs.comparison_curves, max_deviation=distance / 2)
         return nearer if nearer.makespan <= (1 + MIN_EXTREME_GAIN) * current.makespan else None
-
-    def _best_split_within(self, inputs: _DecisionInputs, max_deviation: float) -> Split:
-        """Return the best split whose sizes are at most this many samples away from equal ones."""
-        step = self.policy.batch_multiple
-        max_deviation = np.floor(max_deviation / step) * step
-        low = np.maximum(inputs.bounds.low, inputs.equal_sizes - max_deviation)
-        high = np.minimum(inputs.bounds.high, inputs.equal_sizes + max_deviation)
-        return split(inputs.comparison_curves, self.global_batch, lower=low, upper=high, batch_multiple=step)
 
     def _describe_move(self, sizes: Sizes, forecast: Forecast) -> why.Reason:
         return why.describe_move, (self.workers, self._sizes, sizes, forecast.speed, self._forecast_in_use)
@@ -440,21 +419,21 @@ class LoadBalancer:
     def _reset_fleet(self, limits: Limits) -> Forecast:
         """Reset to equal sizes, and forget all earlier changes."""
         self._limits = limits
+        # Time that keeping the sizes is expected to have cost since they were chosen, in iterations: gains that the
+        # solver found, and upper bounds of gains since it was last called.
         self._regret = np.zeros(2)
         self._hedging.clear_plans()
-        self._sizes = limits.equal_sizes
+        self._sizes = limits.policy_bounds.equal_sizes
         self._missing_reports, self._has_silent_workers = np.zeros(len(self._sizes), dtype=np.int64), False
-        self._bounds_in_use = None
+        self._bounds_in_use: Bounds | None = None
         self._forecast_in_use = self._forecaster.predict(horizon=self.horizon)
         return self._forecast_in_use
 
     def _resplit(self, limits: Limits, event: str) -> Plan:
         forecast = self._reset_fleet(limits)
         if self._iterations >= self.policy.warmup:
-            bounds, step = limits.bounds(forecast), self.policy.batch_multiple
             curves = self._comparison_curves(_curves_without_limits(forecast), forecast)
-            best = split(curves, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step)
-            self._sizes = best.sizes
+            self._sizes = limits.bounds(forecast).split(curves).sizes
         facts = (event, self.workers, self._sizes, why.known_speed(forecast))
         self.plan = self._plan_given_sizes(forecast, (why.describe_resplit, facts), acted=True)
         return self.plan

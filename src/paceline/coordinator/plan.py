@@ -38,8 +38,7 @@ class Plan:
     Examples
     --------
     >>> from paceline.coordinator import LoadBalancer
-    >>> from paceline.predictors import EWMA
-    >>> plan = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan
+    >>> plan = LoadBalancer("ewma", workers=["gpu0", "gpu1"], global_batch=512).plan
     >>> plan.sizes, plan.weights
     (array([256, 256]), array([0.5, 0.5]))
     >>> print(plan.why)
@@ -102,13 +101,12 @@ class Plan:
 
     @property
     def checksum(self) -> int:
-        """A hash of workers, sizes and iteration, for ranks to compare: 52 bits, so that a float64 holds it exactly.
+        """A hash of workers, sizes and iteration, the same on every platform, for ranks to compare.
 
-        It is the same on every rank and platform.
+        It has 52 bits, so that a float64 holds it exactly.
 
         >>> from paceline.coordinator import LoadBalancer
-        >>> from paceline.predictors import EWMA
-        >>> LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan.checksum
+        >>> LoadBalancer("ewma", workers=["gpu0", "gpu1"], global_batch=512).plan.checksum
         1928808633027677
         """
         fleet = hashlib.blake2b(json.dumps(self.workers).encode(), digest_size=8).digest()

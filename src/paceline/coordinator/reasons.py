@@ -27,15 +27,11 @@ def join_reasons(reasons: Iterable[Reason]) -> str:
 
 
 def describe_small_gain(bound: str, gain: float, regret: float, cost: float) -> str:
-    """Return the reason to keep sizes although others would gain a little.
-
-    >>> describe_small_gain("", 0.02, 0.03, 0.05)
-    'Kept the sizes: the best split would gain 2%; since they were chosen that sums to 3% of an iteration, and a
-    change costs 5%'
-    """
-    gained = f"Kept the sizes: the best split would gain {bound}{percent(gain)}"
-    sum_up = f"since they were chosen that sums to {percent(regret)} of an iteration"
-    return f"{gained}; {sum_up}, and a change costs {percent(cost)}"
+    """Return the reason to keep sizes although others would gain a little."""
+    return (
+        f"Kept the sizes: the best split would gain {bound}{percent(gain)}; since they were chosen that sums to "
+        f"{percent(regret)} of an iteration, and a change costs {percent(cost)}"
+    )
 
 
 def known_speed(forecast: Forecast) -> Array:
@@ -44,13 +40,8 @@ def known_speed(forecast: Forecast) -> Array:
 
 
 def describe_rounding(batch_multiple: int, planned_seconds: float, earliest_seconds: float) -> str:
-    """Return what sizes in whole multiples cost, against single samples, where that is worth a word.
-
-    >>> [describe_rounding(8, 1.0, 0.959), describe_rounding(8, 1.0, 0.999), describe_rounding(1, 1.0, 0.959)]
-    ['; in multiples of 8 samples, which costs at most 4.1%', '', '']
-    """
+    """Return what sizes in whole multiples cost, against single samples, where that is 3% or more."""
     lost = 1 - earliest_seconds / planned_seconds if planned_seconds > 0 else 0.0
-    # Rounding that costs less than this is not mentioned.
     if batch_multiple == 1 or lost < 0.03:
         return ""
     return f"; in multiples of {batch_multiple} samples, which costs at most {percent(lost)}"
@@ -66,19 +57,13 @@ def describe_move(workers: Sequence[str], before: Sizes, after: Sizes, speed: Ar
     >>> known = Forecast(speed, spread=np.zeros(4))
     >>> describe_move(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed, known)
     'Moved 24 samples from g2 (62% slower than the median) to g3, g1 and g0'
-    >>> known = Forecast(np.array([9.0, 3.0, 9.0]), spread=np.zeros(3))
-    >>> describe_move(["a", "b", "c"], np.array([50, 20, 50]), np.array([40, 40, 40]), np.full(3, 9.0), known)
-    'Moved 20 samples from a and c to b (200% faster than before)'
     """
     change = after - before
     givers, takers = _largest_changes(-change), _largest_changes(change)
     from_names, to_names = [workers[i] for i in givers], [workers[i] for i in takers]
-    speed_before = known_speed(known_before)
-    taker, giver = takers[0], givers[0]
-    faster = 0.0  # by how much the taker became faster, if that explains more than what the giver lost
-    if np.isfinite([speed_before[taker], speed_before[giver]]).all():
-        gained, lost = speed[taker] / speed_before[taker], speed_before[giver] / speed[giver]
-        faster = float(gained - 1) if gained > lost else 0.0
+    speed_before, taker, giver = known_speed(known_before), takers[0], givers[0]
+    gained, lost = speed[taker] / speed_before[taker], speed_before[giver] / speed[giver]
+    faster = float(gained - 1) if gained > lost else 0.0  # if that explains more than what the giver lost
     if len(workers) == 2:  # the median of two would be half their own difference away from both
         other, than = float(speed[1 - giver]), workers[1 - giver]
     else:
@@ -96,9 +81,6 @@ def describe_move(workers: Sequence[str], before: Sizes, after: Sizes, speed: Ar
 def describe_resplit(event: str, workers: Sequence[str], sizes: Sizes, known: Array) -> str:
     """Return what a change of the fleet led to, and whose speed (``known``, NaN where it is not) had to be guessed.
 
-    >>> describe_resplit("g2 joined", ["g0", "g1", "g2"], np.array([40, 50, 30]), np.array([9.0, 9.0, np.nan]))
-    'g2 joined: 120 samples split again over 3 workers, 30 to 50 each; g2 has not reported yet, so it is planned at the
-    median speed of the others'
     >>> describe_resplit("g2 left", ["g0", "g1"], np.array([60, 60]), np.array([9.0, 9.0]))
     'g2 left: 120 samples split again over 2 workers, 60 each'
     """
@@ -114,11 +96,7 @@ def describe_resplit(event: str, workers: Sequence[str], sizes: Sizes, known: Ar
 
 
 def describe_saving(planned_seconds: float, current_seconds: float, horizon: int, is_hedged: bool) -> str:
-    """Return what a change is expected to save.
-
-    >>> describe_saving(0.041, 0.055, horizon=1, is_hedged=False)
-    ': the next iteration is expected to take 41 ms instead of 55 ms'
-    """
+    """Return what a change is expected to save."""
     named = {1: "the next iteration", 2: "the iteration after the next"}
     which = named.get(horizon, f"the iteration after the next {horizon - 1}")
     verb = "is planned, with caution, at" if is_hedged else "is expected to take"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
@@ -13,22 +13,38 @@ from paceline._arrays import Array, Mask, Sizes
 from paceline._curves import Curves
 from paceline.coordinator.policy import Policy
 from paceline.predictors.protocol import Forecast, Report
-from paceline.solver.split import split
+from paceline.solver.split import Split, split
 
 
-class Bounds(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Bounds:
     """Fewest and most samples of each worker, ``[W]``, multiples of ``batch_multiple``."""
 
     low: Array
     high: Array
+    global_batch: int
+    batch_multiple: int
     is_feasible: bool
     """True if the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
     is_limited: Mask
     """Mask of the workers whose memory limit is below the policy's upper bound, ``[W]``."""
 
-    def are_violated_by(self, sizes: Sizes, batch_multiple: int) -> bool:
+    def are_violated_by(self, sizes: Sizes) -> bool:
         """Return whether a size lies outside the bounds, or is not a multiple of ``batch_multiple``."""
-        return bool(((sizes < self.low) | (sizes > self.high) | (sizes % batch_multiple != 0)).any())
+        return bool(((sizes < self.low) | (sizes > self.high) | (sizes % self.batch_multiple != 0)).any())
+
+    @cached_property
+    def equal_sizes(self) -> Sizes:
+        """Sizes as equal as these bounds allow, ``[W]``."""
+        return self.split(Curves.from_speed(np.ones(len(self.low)))).sizes
+
+    def split(self, curves: Curves, max_deviation: float = np.inf) -> Split:
+        """Return the best split whose sizes are at most this many samples away from equal ones."""
+        low, high, step = self.low, self.high, self.batch_multiple
+        if max_deviation < np.inf:
+            whole = np.floor(max_deviation / step) * step
+            low, high = np.maximum(low, self.equal_sizes - whole), np.minimum(high, self.equal_sizes + whole)
+        return split(curves, self.global_batch, lower=low, upper=high, batch_multiple=step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,25 +90,15 @@ class Limits:
 
     @cached_property
     def policy_bounds(self) -> Bounds:
-        """The policy's bounds, without the memory limits of any forecast: computed once, as they change seldom."""
+        """The policy's bounds, without the memory limits of any forecast."""
         return self._bounds_within(np.inf)
-
-    @cached_property
-    def equal_sizes(self) -> Sizes:
-        """Sizes as equal as these bounds allow, ``[W]``."""
-        return self.equal_sizes_within(self.policy_bounds)
-
-    def equal_sizes_within(self, bounds: Bounds) -> Sizes:
-        """Return sizes as equal as the bounds allow, ``[W]``."""
-        alike, step = Curves.from_speed(np.ones(len(bounds.low))), self.batch_multiple
-        return split(alike, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step).sizes
 
     def _bounds_within(self, limit: Array | float) -> Bounds:
         fits = np.floor(np.minimum(self.memory, limit) / self.batch_multiple) * self.batch_multiple
         high = np.maximum(np.minimum(self.upper, fits), self.lower)
         is_feasible = bool(high.sum() >= self.global_batch)
         high = high if is_feasible else self.upper
-        return Bounds(self.lower, high, is_feasible, high < self.upper)
+        return Bounds(self.lower, high, self.global_batch, self.batch_multiple, is_feasible, high < self.upper)
 
 
 def _bound_per_worker(bound: int | Mapping[str, int] | None, workers: Sequence[str], unnamed: float) -> Array:

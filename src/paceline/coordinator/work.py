@@ -57,23 +57,18 @@ class WorkModel:
         self.coefficients = np.eye(features)[0]
         self.fixed_seconds = 0.0
         self.status = WorkStatus.EARLY
-        # enough for costs within 5% at 3% noise, and soon forgotten where a phase of training changes what
-        # samples cost
+        # enough for costs within 5% at 3% noise, and soon forgotten where training changes what samples cost
         self._recent: deque[Array] = deque(maxlen=128)
         self._num_observed = 0
         self._next_fit, self._refit_interval = MIN_REFIT_INTERVAL, MIN_REFIT_INTERVAL
 
     def recent_observations(self, num_iterations: int) -> Array:
         """Return features and busy time of the last iterations, ``[K, W, F + 1]``."""
-        return (
-            np.stack(list(self._recent)[-num_iterations:])
-            if self._recent
-            else np.zeros((0, 0, len(self.coefficients) + 1))
-        )
+        recent = list(self._recent)[-num_iterations:]
+        return np.stack(recent) if recent else np.zeros((0, 0, len(self.coefficients) + 1))
 
     def work(self, features_WF: Array) -> Array:
         """Return the work of batches with these features, ``[W]``, in average samples."""
-        # Term by term: a product of matrices is summed in another order on another processor.
         return sum_of_products(features_WF, self.coefficients)
 
     def observe(self, features_WF: ArrayLike, seconds_W: ArrayLike) -> bool:
@@ -148,7 +143,10 @@ class WorkModel:
 
 
 def sum_of_products(features_NF: Array, coefficients_F: Array) -> Array:
-    """Return each row's features times the coefficients, ``[N]``, added in the order of features."""
+    """Return each row's features times the coefficients, ``[N]``.
+
+    Added in the order of features: a product of matrices is summed in another order on another processor.
+    """
     total: Array = features_NF[:, 0] * coefficients_F[0]
     for place in range(1, len(coefficients_F)):
         total += features_NF[:, place] * coefficients_F[place]
@@ -167,8 +165,8 @@ def fit_costs(
     size, theta = len(coefficients), np.append(coefficients, fixed_seconds)
     # 8 steps are enough from the last fit
     for _ in range(8):
-        # The usual speed of each worker, under these coefficients and fixed seconds. What is fixed is so in seconds: in
-        # units of work it is as much more as the worker is faster.
+        # The usual speed of each worker, under these coefficients. What is fixed is so in seconds: in units of work it
+        # is as much more as the worker is faster.
         variable_KW = np.maximum(seconds_KW - theta[-1], 0.05 * seconds_KW)
         columns = zip(((features_KWF * theta[:-1]).sum(axis=2) / variable_KW).T, known_KW.T, strict=True)
         speed_W = np.array([np.median(speed[known]) if known.any() else 1.0 for speed, known in columns])
@@ -221,8 +219,7 @@ def solve_nonnegative(design_RF: Array, target_R: Array, prior_F: Array) -> Arra
     """
     size = len(prior_F)
     gram = design_RF.T @ design_RF
-    # Each feature is doubted in its own unit, so that none is favored.
-    # Weight of the prior, relative to that of all times.
+    # The prior weighs a thousandth of all times, in each feature's own unit, so that none is favored.
     doubt = np.diag(1e-3 * np.maximum(gram.diagonal(), 1e-12))
     gram, right = gram + doubt, design_RF.T @ target_R + doubt @ prior_F
     best, smallest = np.zeros(size), 0.0
