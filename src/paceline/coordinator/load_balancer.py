@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Sizes, substate
+from paceline._arrays import Sizes, substate
 from paceline._curves import Curves, scale_curves
 from paceline._text import count
 from paceline.coordinator import reasons as why
@@ -120,6 +120,12 @@ class LoadBalancer:
     Moved 20 samples from gpu2 (50% slower than the median) to gpu0 and gpu1: the next iteration is expected to take
     48.1 ms instead of 80 ms.
     """
+
+    _limits: Limits
+    _sizes: Sizes
+    _missing_reports: Sizes
+    _has_silent_workers: bool
+    _bounds_in_use: Bounds | None
 
     def __init__(
         self,
@@ -425,7 +431,7 @@ class LoadBalancer:
         self._hedging.clear_plans()
         self._sizes = limits.policy_bounds.equal_sizes
         self._missing_reports, self._has_silent_workers = np.zeros(len(self._sizes), dtype=np.int64), False
-        self._bounds_in_use: Bounds | None = None
+        self._bounds_in_use = None
         self._forecast_in_use = self._forecaster.predict(horizon=self.horizon)
         return self._forecast_in_use
 

@@ -51,8 +51,7 @@ class AsyncJob:
     model
         The same on every rank; its parameters are float32 on the CPU. Those of rank 0 are where training starts.
     optimizer
-        Any torch optimizer of the model. A copy of it works at the server; the one given is neither stepped nor to be
-        changed in the loop.
+        Any torch optimizer of the model. A copy of it works at the server; leave the one given alone in the loop.
     dataset
         Any map-style dataset, the same on every rank. An epoch over all ranks covers every sample exactly once, even if
         workers fail.
@@ -71,8 +70,7 @@ class AsyncJob:
         Applied samples after which that scheduler is stepped once: ``batch`` unless given, and ``len(dataset)`` for one
         that is made for epochs.
     min_batch
-        The fewest samples of a step. Unless given 2 where the model normalizes over batches, as that is what it needs,
-        and 1 elsewhere.
+        The fewest samples of a step. Unless given 2 where the model normalizes over batches, and 1 elsewhere.
     collate
         Makes a batch of a list of samples.
     wire
@@ -82,13 +80,13 @@ class AsyncJob:
     checkpoint, checkpoint_every
         File that rank 0 writes its state to, and after how many applied samples; it is resumed from if it is there.
     metrics
-        Sinks that rank 0 calls with every round: names as in :func:`paceline.recording.sink`, such as
-        ``"run.jsonl"``, or functions of a :class:`paceline.recording.records.Round`.
+        Sinks that rank 0 calls with every round: names as in :func:`paceline.recording.sink`, or functions of a
+        :class:`paceline.recording.records.Round`.
     on_verdict
         Called on rank 0 with every :class:`Verdict`.
     on_epoch
-        Called on rank 0 with the number of an epoch, from 1 on, once all its samples have been applied: between two
-        batches of its loop, with the newest parameters in its model. The others train on meanwhile.
+        Called on rank 0 with the number of an epoch, from 1 on, once all its samples have been applied, with the newest
+        parameters in its model. The others train on meanwhile.
     patience
         Seconds for which nothing else happens, after which a worker that holds the last samples is given up, and rank 0
         ends without one that has not come for the final parameters; more where steps take long.
@@ -191,8 +189,6 @@ class AsyncJob:
         self._refused_in_a_row = 0
         self._step_began = self._pull_seconds = self._push_seconds = 0.0
 
-    # -- the loop ------------------------------------------------------------------------------------------------
-
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until all epochs are over; then the model holds the final parameters, on every rank."""
         if self._is_closed:
@@ -251,8 +247,6 @@ class AsyncJob:
         if self.service is None:
             raise RuntimeError("load_newest() needs the server, which only rank 0 holds: evaluate there")
         self.flat.parameters[:] = self.service.parameters
-
-    # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Leave the job before its end, at most once; the others get the samples that this rank held."""

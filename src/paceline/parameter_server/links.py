@@ -199,9 +199,8 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
             dist.recv(buffer, rank, group=group)  # a header alone leaves the rest of the buffer as it is
             header = MessageHeader.read(buffer)
             if header.code == Request.PULL and header.num_values != num_values:
-                _send_message(
-                    MessageHeader(last, num_values=num_values), rank, group
-                )  # its buffer may be too small for more
+                # the header alone: its buffer may be too small for more
+                _send_message(MessageHeader(last, num_values=num_values), rank, group)
                 raise ValueError(
                     f"its model has {header.num_values} parameters, and that of rank {SERVER_RANK} {num_values}"
                 )

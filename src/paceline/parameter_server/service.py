@@ -1,7 +1,4 @@
-"""The server for many threads: a lock, waiting where a scheme makes workers wait, and checkpoints.
-
-Engines hold one of these and add nothing but a way to send and receive.
-"""
+"""The server for many threads: a lock, waiting where a scheme makes workers wait, and checkpoints."""
 
 from __future__ import annotations
 
@@ -71,16 +68,14 @@ class Service:
         many each time that this has happened.
     checkpoint, checkpoint_every
         File to write the state to, and after how many applied samples; it is also written when the training has ended.
-        A crash loses no update beyond that interval, and those that are applied while a file is being written. Where
-        one cannot be written, that is logged once, and tried again after the next interval and at the end.
+        Where one cannot be written, that is logged once, and tried again after the next interval and at the end.
     on_verdict
         Called with every verdict, under the lock: be quick. One that raises is logged, and not called again.
 
     Raises
     ------
     RuntimeError
-        From ``join``, ``pull`` and ``push``, once an update has failed, as where a schedule of the user's raises:
-        parameters and books may no longer agree then, and nobody is to wait for more.
+        From ``join``, ``pull`` and ``push``, once an update has failed, as where a schedule of the user's raises.
     """
 
     server: Server
@@ -132,7 +127,8 @@ class Service:
         The parameters go into the array ``out``, ``[P]``, or a new one: fresh pages for a large model cost more than
         the copy.
         """
-        work = self._pull(worker, out)
+        row = np.empty_like(self.server.store.parameters) if out is None else out
+        work = self._pull(worker, row)
         if work.ended:  # where the last update came of a worker that left, no push has seen it
             self._save_if_due()
         return work
@@ -186,15 +182,7 @@ class Service:
             return self.server.staleness_reports()
 
     def save(self) -> None:
-        """Write a checkpoint now.
-
-        Raises
-        ------
-        ValueError
-            If no file was given.
-        OSError
-            If it cannot be written, as on a full disk.
-        """
+        """Write a checkpoint now; raise an OSError if it cannot be written, as on a full disk."""
         if self.checkpoint is None:
             raise ValueError("a checkpoint needs a file: set checkpoint to its path")
         from safetensors import SafetensorError
@@ -225,20 +213,21 @@ class Service:
             self._saved_at = self.server.sampler.applied
         return True
 
-    def _pull(self, worker: str, out: Vector | None) -> WorkItem:
+    def _pull(self, worker: str, row: Vector) -> WorkItem:
         began, waited_before = time.monotonic(), False
         with self._change_condition:
             while True:
                 self._raise_if_failed()
                 pulled = None if self.server.is_finished else self.server.pull(worker)
-                # Copied under the lock: the next push changes what was pulled.
+                if pulled is not None or self.server.is_finished:
+                    np.copyto(row, self.server.store.parameters)  # under the lock: the next push changes them
                 if pulled is not None:
                     waited = time.monotonic() - began if waited_before else 0.0
                     self.waited_seconds[worker] = self.waited_seconds.get(worker, 0.0) + waited
                     self._events += 1
-                    return WorkItem(pulled.stamp, _copy_row(pulled.parameters, out), pulled.assigned, waited)
+                    return WorkItem(pulled.stamp, row, pulled.assigned, waited)
                 if self.server.is_finished:
-                    return finished_work(_copy_row(self.server.parameters, out), time.monotonic() - began)
+                    return finished_work(row, time.monotonic() - began)
                 waited_before, events = True, self._events
                 # Whoever began a step meanwhile, perhaps with what another thread has just taken back, gets its time.
                 woken = self._change_condition.wait(self._patience)
@@ -290,13 +279,6 @@ class Service:
                 f"the server has failed: {self._failure!r}; fix that error and start the job again; with checkpoint= "
                 "it resumes from the last checkpoint"
             ) from self._failure
-
-
-def _copy_row(parameter_row: Vector, out: Vector | None) -> Vector:
-    if out is None:
-        return parameter_row.copy()
-    np.copyto(out, parameter_row)
-    return out
 
 
 MAX_LISTED = 3

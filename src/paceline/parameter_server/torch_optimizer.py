@@ -37,7 +37,7 @@ class FlatModel:
     parameters, gradient
         The rows, ``[P]``: write the first before a forward pass, read the second after the backward pass.
     receive_buffer, send_buffer
-        The same rows with space for a header in front, ``[HEADER_FLOATS + P]``: for messages from a server, and to it.
+        The same rows with space for a header in front, ``[HEADER_FLOATS + P]``: for messages.
 
     Raises
     ------
@@ -95,7 +95,7 @@ class FlatModel:
 
 
 def min_step_samples(model: torch.nn.Module) -> int:
-    """Return the smallest number of samples with which this model can take a step."""
+    """Return the fewest samples of a step of this model."""
     return 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
 
 
@@ -178,7 +178,7 @@ def require_unchanged(optimizer: torch.optim.Optimizer, settings_before: GroupSe
         f"{name} from {old[name]} to {new.get(name)}" if name != "params" else "its parameters"
         for old, new in zip(settings_before, now, strict=False)
         for name in old
-        if name not in new or not _is_equal(old[name], new[name])
+        if name not in new or bool(torch.as_tensor(old[name] != new[name]).any())
     ]
     if len(now) != len(settings_before):
         changed = [f"the number of its groups from {len(settings_before)} to {len(now)}"]
@@ -189,10 +189,6 @@ def require_unchanged(optimizer: torch.optim.Optimizer, settings_before: GroupSe
         )
 
 
-def _is_equal(value: Any, other: Any) -> bool:
-    return bool(torch.equal(value, other)) if isinstance(value, torch.Tensor) else bool(value == other)
-
-
 class TorchOptimizer:
     """A copy of a model and of its optimizer, kept at the server: the shapes and the groups stay the user's.
 
@@ -200,12 +196,8 @@ class TorchOptimizer:
     ----------
     model, optimizer
         The user's own, left as they are.
-    schedule
-        What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
-        optimizer; a copy of it is stepped here, so that its changes of the groups take effect.
-    samples_per_schedule_step
-        Applied samples after which the scheduler is stepped once: a batch, or ``len(dataset)`` for one that is made for
-        epochs.
+    schedule, samples_per_schedule_step
+        As in :class:`AsyncJob`: a copy of a scheduler is stepped here, so that its changes of the groups take effect.
 
     Attributes
     ----------
@@ -218,8 +210,7 @@ class TorchOptimizer:
     Raises
     ------
     ValueError
-        If the optimizer holds parameters that the model does not train, or does what a copy cannot follow: a scheduler
-        works on it that is not given, or its steps are hooked.
+        If the optimizer holds parameters that the model does not train, or does what a copy cannot follow.
 
     Examples
     --------
