@@ -18,9 +18,7 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -151,8 +149,7 @@ def compete(
     data, disturbed = texts(WORDS, LONGEST + 1, 2), rank == 1
     if place is not None and disturbed:
         place.move_current_process()  # only now, because libraries load slowly under a quota
-    task = {"disturbed": disturbed, "place": None if place is None else asdict(place), "hogs": ()}
-    bursts = start_disturbance(task, SimpleNamespace(contention=name))  # type: ignore[arg-type]
+    bursts = start_disturbance(DISTURBANCES[name], place, ()) if disturbed else None
     contestants = {scheme: Contestant(scheme, rank, data) for scheme in SCHEMES}
     for contestant in contestants.values():
         for _ in range(WARM_UP):

@@ -125,3 +125,11 @@ def test_experiment_trains_equally_with_any_sizes():
     control = outcome.results[0].records["control"]
     assert {tuple(record.sizes) for record in control} == {(448, 448)}
     assert shares[-1] == 1.0
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")
+def test_experiment_reports_the_error_of_a_rank(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
+    with pytest.raises(RuntimeError, match=r"rank [01] of the experiment failed(.|\n)*no-such-interface"):
+        experiment(ExperimentSetting(contention="none", schemes=("ewma",), rounds=1, seconds=0.3))

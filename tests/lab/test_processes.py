@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
-from paceline.lab.processes import Process, quota_placement, wait_for_processes
+from paceline.lab.experiment_worker import compete
+from paceline.lab.processes import quota_placement, start_processes
 
 PERIOD = 5000  # microseconds
 
@@ -73,37 +75,32 @@ def test_remove_stale_removes_groups_of_dead_processes(tmp_path):
 
 
 @pytest.mark.processes
-def test_competitor_is_busy_until_its_parent_ends(tmp_path):
-    before = children()
-    process = Process("paceline.lab.competitor", 0, tmp_path, {"place": {}})
-    competitor, deadline = psutil.Process(process.pid), time.monotonic() + 60
-    while sum(competitor.cpu_times()[:2]) < 1.5 and process.status() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert sum(competitor.cpu_times()[:2]) >= 1.5, process.last_output()
-    process.end()
+def test_processes_end_with_the_stack():
+    before = set(children())
+    with ExitStack() as stack:
+        (pid,) = start_processes(stack, compete, [min(os.sched_getaffinity(0))], 1).pids()
+        competitor, deadline = psutil.Process(pid), time.monotonic() + 60
+        while sum(competitor.cpu_times()[:2]) < 3.0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert sum(competitor.cpu_times()[:2]) >= 3.0
     assert not competitor.is_running()
-    assert children() == before
+    assert str(pid) not in set(children()) - before
 
 
 @pytest.mark.processes
-def test_wait_reports_the_output_of_a_failed_process(tmp_path, monkeypatch):
-    (tmp_path / "failing.py").write_text("raise MemoryError('the batch does not fit')")
-    monkeypatch.syspath_prepend(tmp_path)
-    process = Process("failing", 3, tmp_path, {})
-    try:
-        with pytest.raises(RuntimeError, match=r"failing 3 ended with status 1:\n(.|\n)*the batch does not fit"):
-            wait_for_processes([process])
-    finally:
-        process.end()
+def test_processes_end_when_their_parent_is_killed():
+    code = """
+import os, time
+from contextlib import ExitStack
+from paceline.lab.experiment_worker import compete
+from paceline.lab.processes import start_processes
 
-
-@pytest.mark.processes
-def test_process_without_parent_ends_before_its_work():
-    code = "import sys; from paceline.lab.processes import die_with_parent\n"
-    code += "sys.stdin.read(); die_with_parent(); sum(range(10**11))"  # holds the GIL, so no thread would notice
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
-        try:
-            process.communicate(b"go\n", timeout=60)
-            assert process.returncode == 1
-        finally:
-            process.kill()
+if __name__ == "__main__":
+    with ExitStack() as stack:
+        print(*start_processes(stack, compete, [min(os.sched_getaffinity(0))], 1).pids(), flush=True)
+        time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        competitor = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+    competitor.wait(timeout=60)

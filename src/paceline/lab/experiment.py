@@ -7,18 +7,18 @@ import pickle
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from paceline._arrays import Array
 from paceline._require import require
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.processes import CPUPlacement, Process, quota_placement, wait_for_processes
+from paceline.lab.processes import quota_placement, start_processes
 from paceline.predictors import Curves, named
 from paceline.solver import split
 
@@ -241,8 +241,8 @@ def experiment(setting: ExperimentSetting, *, progress: Callable[[float], object
     Raises
     ------
     RuntimeError
-        If this machine has too few cores or allows no CPU quota, or if a process dies; the message then ends with the
-        last lines of its output.
+        If this machine has too few cores or allows no CPU quota, or if a rank fails; the message then ends with its
+        traceback.
     """
     for library in ("torch", "sklearn"):
         require(library, needed_by="a live experiment", extra="lab")
@@ -250,8 +250,12 @@ def experiment(setting: ExperimentSetting, *, progress: Callable[[float], object
     if len(cores) < 2:
         raise RuntimeError(f"a live experiment needs 2 cores, one for each rank; this process may use {len(cores)}")
     disturbance = DISTURBANCES[setting.contention]
+    from torch.multiprocessing.spawn import ProcessException
+
+    from paceline.lab.experiment_worker import compete, run_rank
+
     with TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
-        folder, hogs, ranks = Path(name), [], []
+        folder = Path(name)
         np.zeros(1, dtype=np.int64).tofile(folder / "finish")
         place = None if disturbance.quota is None else stack.enter_context(quota_placement(1.0))
         if disturbance.quota is not None and place is None:
@@ -259,23 +263,13 @@ def experiment(setting: ExperimentSetting, *, progress: Callable[[float], object
                 f"the contention {setting.contention!r} needs writable control groups, which this machine does "
                 "not have: use 'hogs' or 'bursty-hogs'"
             )
-        for number in range(disturbance.num_hogs):
-            task: dict[str, Any] = {"place": asdict(CPUPlacement(cores=[cores[DISTURBED_RANK]]))}
-            hogs.append(Process("paceline.lab.competitor", number, folder, task))
-            stack.callback(hogs[-1].end)
-        for rank in range(2):
-            task = {
-                "rank": rank,
-                "cores": [cores[rank]],
-                "folder": name,
-                "setting": asdict(setting),
-                "disturbed": rank == DISTURBED_RANK,
-                "place": asdict(place) if place and rank == DISTURBED_RANK else None,
-                "hogs": [hog.pid for hog in hogs],
-            }
-            ranks.append(Process("paceline.lab.experiment_worker", rank, folder, task))
-            stack.callback(ranks[-1].end)
+        hogs = start_processes(stack, compete, [cores[DISTURBED_RANK]], disturbance.num_hogs)
+        ranks = start_processes(stack, run_rank, [cores, folder, setting, place, hogs.pids()], 2)
         begin, seconds = time.monotonic(), len(setting.turns) * setting.seconds
-        wait_for_processes(ranks, lambda: progress(min((time.monotonic() - begin) / seconds, 1.0)))
+        try:
+            while not ranks.join(timeout=0.1):
+                progress(min((time.monotonic() - begin) / seconds, 1.0))
+        except ProcessException as error:
+            raise RuntimeError(f"rank {error.error_index} of the experiment failed: {error}") from error
         progress(1.0)
         return ExperimentOutcome(setting, [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(2)])

@@ -6,27 +6,27 @@ The others are at most one iteration ahead of it, as they need its gradients.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
-import sys
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from threadpoolctl import threadpool_limits
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from paceline._arrays import Sizes
 from paceline.coordinator.policy import Policy
-from paceline.lab.disturbance import DISTURBANCES, Bursts, CPUHogs, Quota
+from paceline.lab.disturbance import DISTURBANCES, Bursts, CPUHogs, Disturbance, Quota
 from paceline.lab.experiment import (
     CONTROL,
+    DISTURBED_RANK,
     EQUAL,
     GLOBAL_BATCH,
     ExperimentSetting,
@@ -34,7 +34,7 @@ from paceline.lab.experiment import (
     RankResult,
     TurnResult,
 )
-from paceline.lab.processes import CPUPlacement, die_with_parent
+from paceline.lab.processes import CPUPlacement
 from paceline.predictors import LastValue, named
 from paceline.recording.records import Iteration
 from paceline.torch import BalancedLoader, attach
@@ -171,33 +171,49 @@ def machine_cpu_seconds() -> float:
     return float((user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"))
 
 
-def main() -> None:
-    """Run one rank: the first line of the standard input is its task."""
-    task: dict[str, Any] = json.loads(sys.stdin.readline())
-    rank, folder, setting = task["rank"], Path(task["folder"]), ExperimentSetting(**task["setting"])
-    die_with_parent()
-    os.sched_setaffinity(0, task["cores"])
+def run_rank(
+    rank: int,
+    cores: Sequence[int],
+    folder: Path,
+    setting: ExperimentSetting,
+    place: CPUPlacement | None,
+    hog_pids: Sequence[int],
+) -> None:
+    """Run one rank, on a core of its own, and write its results to the folder."""
+    is_disturbed = rank == DISTURBED_RANK
+    os.sched_setaffinity(0, [cores[rank]])
     torch.set_num_threads(1)
+    threadpool_limits(1)
+    warnings.filterwarnings("ignore", message="A further model")  # each scheme has one
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    if task["place"]:
-        CPUPlacement(**task["place"]).move_current_process()
-    result = run_turns(setting, rank, shared_end_iteration(folder), start_disturbance(task, setting), task["disturbed"])
+    bursts = None
+    if is_disturbed:
+        if place is not None:
+            place.move_current_process()  # only now, because libraries load slowly under a quota
+        bursts = start_disturbance(DISTURBANCES[setting.contention], place, hog_pids)
+    result = run_turns(setting, rank, shared_end_iteration(folder), bursts, is_disturbed)
     (folder / f"result{rank}").write_bytes(pickle.dumps(result))
     distributed.destroy_process_group()
-
-
-def start_disturbance(task: dict[str, Any], setting: ExperimentSetting) -> Bursts | None:
-    """Start a permanent disturbance of this rank, or return its bursts, which each turn starts."""
-    contention = DISTURBANCES[setting.contention]
-    if not task["disturbed"] or not (contention.quota or contention.num_hogs):
-        return None
-    quota = contention.quota
-    switch = Quota(task["place"]["folders"][0], quota) if quota else CPUHogs(task["hogs"])
-    switch.set_active(contention.burst_seconds is None)
-    return None if contention.burst_seconds is None else Bursts(switch, contention.burst_seconds)
-
-
-if __name__ == "__main__":
-    main()
     os._exit(0)  # a thread of one of the many groups may otherwise end the process as the interpreter closes
+
+
+def start_disturbance(disturbance: Disturbance, place: CPUPlacement | None, hog_pids: Sequence[int]) -> Bursts | None:
+    """Start a permanent disturbance of this rank, or return its bursts, which each turn starts."""
+    switch: Quota | CPUHogs
+    if disturbance.quota:
+        assert place is not None
+        switch = Quota(place.folders[0], disturbance.quota)
+    elif hog_pids:
+        switch = CPUHogs(hog_pids)
+    else:
+        return None
+    switch.set_active(disturbance.burst_seconds is None)
+    return None if disturbance.burst_seconds is None else Bursts(switch, disturbance.burst_seconds)
+
+
+def compete(number: int, core: int) -> None:
+    """Take CPU time from the worker on a core."""
+    os.sched_setaffinity(0, [core])
+    while True:
+        sum(range(5_000))

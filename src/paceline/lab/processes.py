@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paceline.recording.control_group import find_mounts
+
+if TYPE_CHECKING:
+    from torch.multiprocessing import ProcessContext
 
 
 @dataclass(frozen=True)
@@ -32,57 +33,29 @@ class CPUPlacement:
             os.sched_setaffinity(0, self.cores)
 
 
-class Process:
-    """A worker or a competitor: a process that reads its task from its standard input.
+def start_processes(
+    stack: ExitStack, function: Callable[..., None], arguments: Sequence[Any], count: int
+) -> ProcessContext:
+    """Start processes, each of which calls ``function(number, *arguments)``; they end with ``stack`` at the latest."""
+    from torch import multiprocessing
 
-    It ends when that input is closed, so it never outlives the process that started it. The last part of the module's
-    name is its role; ``folder`` gets the log of its output.
-    """
-
-    def __init__(self, module_name: str, number: int, folder: Path, task: Mapping[str, object]) -> None:
-        role = module_name.rpartition(".")[2]
-        self.title = f"{role} {number}"
-        self.log = folder / f"{role}{number}.log"
-        with self.log.open("wb") as log:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-m", module_name],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C reaches only the parent, which then ends its processes in order
-            )
-        self.pid = self._popen.pid
-        assert self._popen.stdin is not None
-        with suppress(BrokenPipeError):  # one that has already died: `status` says so
-            self._popen.stdin.write(f"{json.dumps(task)}\n".encode())
-            self._popen.stdin.flush()
-
-    def status(self) -> int | None:
-        """Return the exit status, 0 if the task is done; None while the process runs."""
-        return self._popen.poll()
-
-    def last_output(self) -> str:
-        """Return how the process ended, and the last lines of its output."""
-        lines = self.log.read_text(errors="replace").splitlines()
-        return "\n  ".join([f"{self.title} ended with status {self.status()}:", *lines[-15:]])
-
-    def end(self) -> None:
-        """End the process and wait for it: it may end by itself once its input is closed, and is killed otherwise."""
-        with suppress(subprocess.TimeoutExpired):
-            self._popen.communicate(timeout=1.0)  # closes its input
-        self._popen.kill()  # does nothing if it has ended
-        self._popen.wait()
+    context = multiprocessing.start_processes(_run_until_parent_ends, (function, *arguments), count, join=False)
+    for process in context.processes:
+        stack.callback(process.join)
+        stack.callback(process.kill)  # does nothing if it has ended
+    return context
 
 
-def wait_for_processes(processes: Sequence[Process], on_poll: Callable[[], object] = lambda: None) -> None:
-    """Wait until all processes have done their tasks; raise ``RuntimeError`` with the last output if any fails."""
-    while not all(process.status() == 0 for process in processes):
-        # All of them: when one worker dies, the others fail as well, and the cause may be in any.
-        if failed := [process.last_output() for process in processes if process.status() not in (None, 0)]:
-            raise RuntimeError("\n".join(failed))
-        on_poll()
-        time.sleep(0.1)
+def _run_until_parent_ends(number: int, function: Callable[..., None], *arguments: Any) -> None:
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()  # also if it was killed, and before this process began
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    function(number, *arguments)
 
 
 @contextmanager
@@ -136,20 +109,3 @@ def _remove(folder: Path) -> None:
             time.sleep(0.02)
     return folder.rmdir()
 
-
-def die_with_parent() -> None:
-    """End this process as soon as its standard input is closed.
-
-    The parent holds that input open, and the kernel closes it even if the parent is killed.
-    """
-    closed = select.poll()
-    closed.register(sys.stdin, select.POLLHUP)
-    if closed.poll(0):  # the parent may have been killed already, and C++ code may block the thread
-        os._exit(1)
-
-    def watch() -> None:
-        while os.read(sys.stdin.fileno(), 1):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
