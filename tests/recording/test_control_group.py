@@ -11,7 +11,7 @@ from machine_files import NESTED_1, NESTED_2, made, twice
 
 from paceline.recording import ControlGroup, all_covariates, control_group, default_covariates
 from paceline.recording.control_group import find_mounts
-from paceline.recording.covariates import CPUQuota
+from paceline.recording.covariates import cpu_quota
 
 VERSION_1 = {
     "proc/self/mounts": (
@@ -84,7 +84,7 @@ def test_quota_above_is_the_allowance(tmp_path, files, cpu, after):
 def test_the_smallest_quota_binds(tmp_path):
     made(tmp_path, {**NESTED_2, "groups/pod/worker/cpu.max": "1000 10000\n"})
     group = ControlGroup.current(tmp_path)
-    assert group.cores == CPUQuota(group).sample() == 0.1
+    assert group.cores == cpu_quota(group).sample() == 0.1
     (tmp_path / "groups/pod/worker/cpu.max").write_text("9000 10000\n")
     assert group.cores == 0.4
 

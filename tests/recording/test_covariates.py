@@ -9,7 +9,7 @@ import pytest
 from machine_files import made, twice
 
 from paceline.recording import ControlGroup, default_covariates, nvml_covariates
-from paceline.recording.covariates import CPUBusy, CPUQuota, RunnableTasks, ThrottledShare, pressure_covariate
+from paceline.recording.covariates import cpu_busy, cpu_quota, pressure, runnable_tasks, throttled_share
 
 
 def named(name, root):
@@ -33,14 +33,14 @@ def test_missing_sources_give_nan(tmp_path):
 )
 def test_throttled_in_both_group_versions(tmp_path, before, after):
     stat = made(tmp_path, {"cpu.stat": before}) / "cpu.stat"
-    covariate = ThrottledShare(ControlGroup(tmp_path, stat, tmp_path))
+    covariate = throttled_share(ControlGroup(tmp_path, stat, tmp_path))
     assert twice(covariate, lambda: stat.write_text(after)) == pytest.approx(2.0, rel=0.3)
 
 
 def test_cpu_of_others_is_share_of_quota(tmp_path):
     files = {"cpu.max": "40000 100000\n", "cpu.stat": "usage_usec 5000000\n"}
     stat = made(tmp_path, files) / "cpu.stat"
-    covariate = CPUBusy(ControlGroup(tmp_path, stat, tmp_path))
+    covariate = cpu_busy(ControlGroup(tmp_path, stat, tmp_path))
     assert twice(covariate, lambda: stat.write_text("usage_usec 9000000\n")) == pytest.approx(10.0, rel=0.3)
 
 
@@ -59,8 +59,8 @@ def test_pressure_of_group_else_of_machine(tmp_path):
     made(tmp_path, {"group/cpu.pressure": text.format(0), "proc/pressure/memory": text.format(0)})
     group = ControlGroup(tmp_path / "group", tmp_path / "none", tmp_path / "group")
     for covariate, file in (
-        (pressure_covariate("cpu", group, tmp_path), tmp_path / "group/cpu.pressure"),
-        (pressure_covariate("memory", group, tmp_path), tmp_path / "proc/pressure/memory"),
+        (pressure("cpu", group, tmp_path), tmp_path / "group/cpu.pressure"),
+        (pressure("memory", group, tmp_path), tmp_path / "proc/pressure/memory"),
     ):
         grown = twice(covariate, lambda file=file: file.write_text(text.format(2_000_000)))
         assert grown == pytest.approx(2.0, rel=0.3)
@@ -69,7 +69,7 @@ def test_pressure_of_group_else_of_machine(tmp_path):
 def test_runnable_counts_ready_processes_of_group(tmp_path):
     files = {f"proc/{pid}/stat": f"{pid} (a name) {state} 1 1" for pid, state in ((7, "R"), (8, "S"), (9, "R"))}
     made(tmp_path, {**files, "group/cgroup.procs": f"7\n8\n9\n10\n{os.getpid()}\n"})
-    covariate = RunnableTasks(ControlGroup(tmp_path / "group", tmp_path, tmp_path), tmp_path)
+    covariate = runnable_tasks(ControlGroup(tmp_path / "group", tmp_path, tmp_path), tmp_path)
     assert covariate.sample() == 2
     (tmp_path / "proc/9/stat").write_text("9 (a name) S 1 1")
     assert covariate.sample() == 1
@@ -91,7 +91,7 @@ def test_memory_available_is_a_share(tmp_path):
     ],
 )
 def test_quota_in_both_group_versions(tmp_path, files, cores):
-    covariate = CPUQuota(ControlGroup(made(tmp_path, files), tmp_path, tmp_path))
+    covariate = cpu_quota(ControlGroup(made(tmp_path, files), tmp_path, tmp_path))
     assert covariate.sample() == pytest.approx(cores, nan_ok=True)
 
 

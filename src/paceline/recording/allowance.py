@@ -43,7 +43,7 @@ class QuotaTracker:
         """Read the current quota."""
         if self._locator.group() is not self._group:
             self._open_files()
-        cores = self._quota.sample()
+        cores = self._quota.cores()
         cores = math.inf if not cores < self._machine_cores else cores  # also without groups, where it is NaN
         if cores != self._quota_cores:  # another group's quota may bind from now on
             self._quota_cores = cores

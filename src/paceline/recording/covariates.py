@@ -1,6 +1,6 @@
 """Covariates of a worker's speed, such as its competitors, sampled at every boundary.
 
-A covariate is a small named object with one job: a class with a ``name``, a ``unit`` and ``sample``.
+Each is a function that reads one number, with a name and a unit; most read a file of the kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from paceline.recording.control_group import (
     CounterRate,
     KernelFile,
     parse_field,
-    parse_number,
     parse_quota_cores,
     parse_usage_seconds,
     quota_files,
@@ -48,6 +47,19 @@ class Covariate(Protocol):
         """Return the value now, or since the last call; NaN if it cannot be read."""
 
 
+class Reading:
+    """A covariate that is read by a function: a number, or its growth per second since the last boundary."""
+
+    def __init__(self, name: str, unit: str, read: Callable[[], float], *, is_cumulative: bool = False) -> None:
+        self.name, self.unit, self._read = name, unit, read
+        self._rate = CounterRate() if is_cumulative else None
+
+    def sample(self) -> float:
+        """Return the number, or its growth; NaN if it cannot be read."""
+        value = self._read()
+        return value if self._rate is None else self._rate.update(value)
+
+
 class GroupCovariate:
     """A covariate of this process's control group, also after the process was moved to another group.
 
@@ -59,20 +71,19 @@ class GroupCovariate:
         self, factory: CovariateFactory, locator: ControlGroupLocator, root: Path, *, any_group: bool = False
     ) -> None:
         self._factory, self._locator, self._root, self._any_group = factory, locator, root, any_group
-        self._group = locator.group()
-        self._covariate = self._create()
+        self._create()
         self.name, self.unit = self._covariate.name, self._covariate.unit
 
     def sample(self) -> float:
         """Return the covariate's value; a change since the last boundary is NaN once after a move."""
-        group = self._locator.group()
-        if group is not self._group:
-            self._group, self._covariate = group, self._create()
+        if self._locator.group() is not self._group:
+            self._create()
         return self._covariate.sample()
 
-    def _create(self) -> Covariate:
-        group = self._locator.group()
-        return self._factory(group if self._any_group or (group and group.cores is not None) else None, self._root)
+    def _create(self) -> None:
+        self._group = group = self._locator.group()
+        counts = self._any_group or (group is not None and group.cores is not None)
+        self._covariate = self._factory(group if counts else None, self._root)
 
 
 def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]:
@@ -101,34 +112,24 @@ def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]
     except (pynvml.NVMLError, IndexError):
         return []
 
-    def read_utilization() -> float:
-        return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+    def unless_unsupported(read: Callable[[], float]) -> Callable[[], float]:
+        def read_or_nan() -> float:
+            with contextlib.suppress(pynvml.NVMLError):
+                return read()
+            return math.nan
+
+        return read_or_nan
 
     def read_memory_share() -> float:
         used = pynvml.nvmlDeviceGetMemoryInfo(handle)
         return float(used.used / used.total)
 
-    def read_clock_share() -> float:
-        return float(pynvml.nvmlDeviceGetClockInfo(handle, sm) / highest)
-
-    return [
-        GPUCovariate("gpu_busy", "share of time", read_utilization, pynvml.NVMLError),
-        GPUCovariate("gpu_memory", "share of memory", read_memory_share, pynvml.NVMLError),
-        GPUCovariate("gpu_clock", "share of the highest clock", read_clock_share, pynvml.NVMLError),
-    ]
-
-
-class GPUCovariate:
-    """The state of a GPU, by all of its processes: how busy it is, its memory, or its clock."""
-
-    def __init__(self, name: str, unit: str, read_value: Callable[[], float], error: type[Exception]) -> None:
-        self.name, self.unit, self._read_value, self._error = name, unit, read_value, error
-
-    def sample(self) -> float:
-        """Return the value now; NaN if this GPU does not support it."""
-        with contextlib.suppress(self._error):
-            return self._read_value()
-        return math.nan
+    readings: dict[tuple[str, str], Callable[[], float]] = {
+        ("gpu_busy", "share of time"): lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100,
+        ("gpu_memory", "share of memory"): read_memory_share,
+        ("gpu_clock", "share of the highest clock"): lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, sm) / highest),
+    }
+    return [Reading(name, unit, unless_unsupported(read)) for (name, unit), read in readings.items()]
 
 
 def _device_index(device: int | torch.device | None) -> int:
@@ -183,22 +184,10 @@ class ThrottledTime:
         return sum((_throttled_seconds(text) or 0.0 for text in texts), 0.0)
 
 
-class ThrottledShare:
-    """Share of the time in which the control group, or a parent, had used up its quota, summed over cores.
-
-    It is 0 without a quota.
-    """
-
-    name, unit = "throttled", "s per s of wall time"
-
-    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
-        self._time = ThrottledTime(group)
-        self._no_group = group is None
-        self._rate = CounterRate()
-
-    def sample(self) -> float:
-        """Return throttled seconds per second since the last boundary."""
-        return 0.0 if self._no_group else self._rate.update(self._time.seconds())
+def throttled_share(group: ControlGroup | None, root: Path = ROOT) -> Reading:
+    """Return the covariate of throttled seconds, summed over cores, per second; 0 without a group or quota."""
+    read = ThrottledTime(group).seconds if group else lambda: 0.0
+    return Reading("throttled", "s per s of wall time", read, is_cumulative=group is not None)
 
 
 def _throttled_seconds(text: bytes) -> float | None:
@@ -209,20 +198,18 @@ def _throttled_seconds(text: bytes) -> float | None:
 
 
 class CPUQuota:
-    """CPU that the control group may use now: ``cpu.max``, or ``cpu.cfs_quota_us`` beside ``cpu.cfs_period_us``.
+    """CPU that the control group may use now: ``cpu.max``, or ``cpu.cfs_quota_us`` beside ``cpu.cfs_period_us``."""
 
-    It is the smallest quota of the group and its parents, or the number of the machine's cores if there is none.
-    """
-
-    name, unit = "cpu_quota", "cores"
-
-    def __init__(self, group: ControlGroup | None, root: Path = ROOT) -> None:
+    def __init__(self, group: ControlGroup | None) -> None:
         lineage = group.lineage if group else ()
         self._pairs = [[KernelFile(path) for path in quota_files(folder)] for folder in lineage]
         self._machine_cores = float(os.cpu_count() or 1)  # asked once: it takes 8 us
 
-    def sample(self) -> float:
-        """Return the number of cores that the quota allows; NaN if the group was removed."""
+    def cores(self) -> float:
+        """Return the smallest quota of the group and its parents, or the machine's cores if there is none.
+
+        It is NaN if the group was removed.
+        """
         texts = [b" ".join([file.read() for file in pair]) for pair in self._pairs]
         quotas = [parse_quota_cores(text) for text in texts if len(text.split()) > 1]  # the tree's root has none
         if self._pairs and not quotas:
@@ -245,15 +232,15 @@ def default_covariates(root: Path = ROOT) -> list[Covariate]:
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
     of_group = partial(GroupCovariate, locator=ControlGroupLocator(root), root=root)
-    memory = root / "proc/meminfo"
+    delay, memory = KernelFile(root / "proc/self/schedstat"), KernelFile(root / "proc/meminfo")
     return [
-        of_group(CPUBusy),
-        FileCovariate("run_delay", "s per s of wall time", root / "proc/self/schedstat", _parse_run_delay),
-        of_group(ThrottledShare, any_group=True),
-        of_group(partial(pressure_covariate, "cpu")),
-        of_group(RunnableTasks),
-        FileCovariate("memory_available", "share of memory", memory, _parse_available_share, is_cumulative=False),
-        of_group(partial(pressure_covariate, "memory")),
+        of_group(cpu_busy),
+        Reading("run_delay", "s per s of wall time", lambda: _parse_run_delay(delay.read()), is_cumulative=True),
+        of_group(throttled_share, any_group=True),
+        of_group(partial(pressure, "cpu")),
+        of_group(runnable_tasks),
+        Reading("memory_available", "share of memory", lambda: _parse_available_share(memory.read())),
+        of_group(partial(pressure, "memory")),
     ]
 
 
@@ -264,55 +251,43 @@ def all_covariates(root: Path = ROOT, *, device: int | torch.device | None = Non
     one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``.
     """
     group = ControlGroup.current(root)
-    quota = [GroupCovariate(CPUQuota, ControlGroupLocator(root), root)] if group and group.cores is not None else []
+    quota = [GroupCovariate(cpu_quota, ControlGroupLocator(root), root)] if group and group.cores is not None else []
     return [*default_covariates(root), *quota, *nvml_covariates(device)]
 
 
-class CPUBusy:
-    """CPU time that *other* processes took from the worker's allowance since the last boundary.
+def cpu_quota(group: ControlGroup | None, root: Path = ROOT) -> Reading:
+    """Return the covariate of the cores that the control group may use now."""
+    return Reading("cpu_quota", "cores", CPUQuota(group).cores)
+
+
+def cpu_busy(group: ControlGroup | None, root: Path = ROOT) -> Reading:
+    """Return the covariate of CPU time that *other* processes took from the worker's allowance; 0 if they took none.
 
     The allowance is the control group's quota; used time comes from ``cpuacct.usage``, or ``usage_usec`` of
     ``cpu.stat``, of the group with that quota. Without a quota, or if the group's CPU time is not counted (possible in
     version 1), the allowance is the cores that the process is pinned to, read in ``/proc/stat`` in steps of 10 ms.
     """
+    group = group if group and group.usage.exists() else None
+    pinned = os.sched_getaffinity(0)
+    cores, rate = (group.cores if group else None) or len(pinned), CounterRate()
+    file = KernelFile(group.usage if group else root / "proc/stat")
+    parse: Callable[[bytes], float] = parse_usage_seconds
+    if group is None:
+        parse = partial(_parse_core_seconds, tuple(b"cpu%d " % core for core in pinned))
 
-    name, unit = "cpu_busy", "share of the CPU allowance"
+    def read() -> float:
+        others = parse(file.read()) - time.process_time()
+        return max(rate.update(others) / cores, 0.0)  # max keeps a NaN only as its first argument
 
-    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
-        group = group if group and group.usage.exists() else None
-        self._pinned = () if group else tuple(b"cpu%d " % core for core in os.sched_getaffinity(0))
-        self._file = KernelFile(group.usage if group else root / "proc/stat")
-        self._cores = (group.cores if group else None) or len(os.sched_getaffinity(0))
-        self._rate = CounterRate()
-
-    def sample(self) -> float:
-        """Return the share, 0 when the worker has its allowance to itself."""
-        others = self._used_seconds() - time.process_time()
-        return max(self._rate.update(others) / self._cores, 0.0)  # max keeps a NaN only as its first argument
-
-    def _used_seconds(self) -> float:
-        text = self._file.read()
-        if self._pinned:
-            cores = [line.split() for line in text.splitlines() if line.startswith(self._pinned)]
-            idle = (4, 5)  # the fourth and fifth counters of a core: idle, and idle while waiting for a disk
-            ticks = [int(core[i]) for core in cores for i in range(1, 9) if i not in idle]
-            return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else math.nan
-        return parse_usage_seconds(text)
+    return Reading("cpu_busy", "share of the CPU allowance", read)
 
 
-class FileCovariate:
-    """A covariate read from one kernel file: a number, or its growth per second since the last boundary."""
-
-    def __init__(
-        self, name: str, unit: str, file: Path, parse: Callable[[bytes], float], *, is_cumulative: bool = True
-    ) -> None:
-        self.name, self.unit, self._file, self._parse = name, unit, KernelFile(file), parse
-        self._rate = CounterRate() if is_cumulative else None
-
-    def sample(self) -> float:
-        """Return the number, or its growth; NaN if the file does not hold it."""
-        value = self._parse(self._file.read())
-        return value if self._rate is None else self._rate.update(value)
+def _parse_core_seconds(names: tuple[bytes, ...], text: bytes) -> float:
+    """Return the seconds for which some cores were busy so far, from ``/proc/stat``; NaN if it lacks them."""
+    idle = (4, 5)  # the fourth and fifth counters of a core: idle, and idle while waiting for a disk
+    cores = [line.split() for line in text.splitlines() if line.startswith(names)]
+    ticks = [int(core[i]) for core in cores for i in range(1, 9) if i not in idle]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else math.nan
 
 
 def _parse_run_delay(text: bytes) -> float:
@@ -321,50 +296,46 @@ def _parse_run_delay(text: bytes) -> float:
     return int(fields[1]) * 1e-9 if len(fields) > 1 else math.nan
 
 
-def pressure_covariate(resource: str, group: ControlGroup | None = None, root: Path = ROOT) -> FileCovariate:
+def pressure(resource: str, group: ControlGroup | None, root: Path = ROOT) -> Reading:
     """Return the covariate of the share of time in which some task waited for ``cpu`` or ``memory``.
 
     It is that of the group, or of the machine: the line "some" of Linux's pressure-stall information.
     """
+    path = group.pressure / f"{resource}.pressure" if group else None
+    file = KernelFile(path if path and path.exists() else root / f"proc/pressure/{resource}")
 
-    def parse(text: bytes) -> float:
-        _, found, total = text.partition(b"total=")
-        return parse_number(total) * 1e-6 if found else math.nan
+    def read() -> float:
+        return parse_field(file.read(), b"total=") * 1e-6
 
-    file = group.pressure / f"{resource}.pressure" if group else None
-    file = file if file and file.exists() else root / f"proc/pressure/{resource}"
-    return FileCovariate(f"{resource}_pressure", "share of wall time", file, parse)
+    return Reading(f"{resource}_pressure", "share of wall time", read, is_cumulative=True)
 
 
 def _parse_available_share(text: bytes) -> float:
     return parse_field(text, b"MemAvailable:") / (parse_field(text, b"MemTotal:") or math.nan)
 
 
-class RunnableTasks:
-    """Competing tasks that are ready to run at this moment.
+def runnable_tasks(group: ControlGroup | None, root: Path = ROOT) -> Reading:
+    """Return the covariate of competing tasks that are ready to run at this moment.
 
     In a control group, these are its own processes in state R (``/proc/<pid>/stat``) except the worker; processes of
     other groups, inside it or beside it, do not count. Without a group, they are the running tasks of the machine
     (``/proc/loadavg``) except the worker, per core.
     """
+    source = KernelFile(group.cpu / "cgroup.procs" if group else root / "proc/loadavg")
+    stats: dict[bytes, KernelFile] = {}
 
-    name, unit = "runnable", "tasks; per core where there is no control group"
+    def read_machine() -> float:
+        running = source.read().replace(b"/", b" ").split()[3:4]
+        return (int(running[0]) - 1) / (os.cpu_count() or 1) if running else math.nan
 
-    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
-        self._root = root
-        self._members = KernelFile(group.cpu / "cgroup.procs") if group else None
-        self._load = KernelFile(root / "proc/loadavg")
-        self._stats: dict[bytes, KernelFile] = {}
-
-    def sample(self) -> float:
-        """Return the number of competing tasks now."""
-        if self._members is None:
-            running = self._load.read().replace(b"/", b" ").split()[3:4]
-            return (int(running[0]) - 1) / (os.cpu_count() or 1) if running else math.nan
-        members = self._members.read().split()
+    def read_group() -> float:
+        nonlocal stats
+        members = source.read().split()
         if not members:
             return math.nan
         others = {pid for pid in members if int(pid) != os.getpid()}
-        folder = self._root / "proc"
-        self._stats = {pid: self._stats.get(pid) or KernelFile(folder / pid.decode() / "stat") for pid in others}
-        return float(sum(b") R" in stat.read() for stat in self._stats.values()))
+        stats = {pid: stats.get(pid) or KernelFile(root / "proc" / pid.decode() / "stat") for pid in others}
+        return float(sum(b") R" in stat.read() for stat in stats.values()))
+
+    unit = "tasks; per core where there is no control group"
+    return Reading("runnable", unit, read_group if group else read_machine)
