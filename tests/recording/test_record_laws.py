@@ -184,7 +184,7 @@ def test_a_round_that_lacks_something_is_skipped(tmp_path, spoilt):
         path.write_text(
             "\n".join([header, json.dumps({k: v for k, v in json.loads(first).items() if k != name})]) + "\n"
         )
-        with pytest.raises(ValueError, match="holds no round yet; 1 of its lines could not be read"):
+        with pytest.raises(ValueError, match="holds no round yet; 1 line could not be read"):
             read_async_run(path)
 
 

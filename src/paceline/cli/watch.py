@@ -75,8 +75,7 @@ class FollowedRun:
             self._last_arrival = time.monotonic()
         reader = self._reader
         if not len(reader):
-            skipped = f"; {count(reader.skipped_lines, 'line')} could not be read" if reader.skipped_lines else ""
-            return Text(f"{to_printable(str(reader.path))} holds no iteration yet{skipped}")
+            return Text(reader.describe_missing_records())
         run, silent_seconds = reader.run(), 0.0
         if not reader.ended:
             # By this process's own clock, once it has seen a line arrive. Until then by the writer's, which on another
@@ -345,7 +344,7 @@ def _async_headline(run: AsyncRun) -> Text:
     text = Text.assemble((f"{to_printable(run.scheme)}, version {last['version']:.0f}", "bold"))
     text.append(f"  {last['applied']:,.0f} samples applied, {_format_speed(run.samples_per_second)}\n")
     text.append(
-        f"largest staleness applied {last['largest']:.0f}, {bound}; wasted {format_percent(run.wasted_share[-1])}"
+        f"largest staleness applied {last['largest']:.0f}, {bound}; wasted {format_percent(last['wasted_share'])}"
     )
     text.append(f" (dropped {last['dropped']:,.0f}, given up {last['abandoned']:,.0f}, refused {last['refused']:,.0f})")
     return text

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._text import to_printable
+from paceline._text import count, to_printable
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import Waiting, waiting
 
@@ -110,31 +110,38 @@ class RunReader:
         """Return the number of records read so far, kept or not."""
         return self._count
 
+    def describe_missing_records(self) -> str:
+        """Return a sentence about a file without a record."""
+        skipped = f"; {count(self.skipped_lines, 'line')} could not be read" if self.skipped_lines else ""
+        noun = "round" if self._kind is ROUNDS else "iteration"
+        return f"{to_printable(str(self.path))} holds no {noun} yet{skipped}"
+
     def run(self) -> Run | AsyncRun:
         """Return the run so far; only the records that are kept."""
-        fields: dict[str, Any] = {
-            key: tuple(line.other_fields[place] for line in self._lines)
-            for place, key in enumerate(self._kind.other_types)
-        }
-        fields["workers"], fields["worker_columns"], fields["fleet_columns"] = self._stack_columns()
-        fields |= {"name": str(self.path), "skipped_lines": self.skipped_lines, "lost_records": self.lost_records}
-        if self._kind is ROUNDS:
-            fields |= {name: self._header.get(name) for name in ("scheme", "bound", "batch")}
-            return AsyncRun(**fields | {"stragglers": tuple(map(tuple, fields["stragglers"]))})
-        return Run(**fields | {name: np.array(fields[name], dtype=bool) for name in ("agreed", "acted")})
-
-    def _stack_columns(self) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
-        """Return all workers, in the order in which they appeared, and their numbers, ``[T, W]``, and the fleet's."""
+        kind = self._kind
         place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in self._lines for w in line.workers))}
-        names, fleet_keys = (*self._kind.worker_keys, *self._kind.optional_worker_keys), self._kind.fleet_keys
-        worker_columns = {name: np.full((len(self._lines), len(place)), np.nan) for name in names}
-        fleet_columns = np.empty((len(fleet_keys), len(self._lines)))
+        names = (*kind.worker_keys, *kind.optional_worker_keys)
+        fleet = np.empty((len(kind.fleet_keys), len(self._lines)))
+        of_workers = np.full((len(names), len(self._lines), len(place)), np.nan)
         for t, line in enumerate(self._lines):
-            fleet_columns[:, t] = line.values[: len(fleet_keys)]
-            columns = [place[worker] for worker in line.workers]
-            for name, row in zip(names, line.values[len(fleet_keys) :].reshape(len(names), -1), strict=True):
-                worker_columns[name][t, columns] = row
-        return tuple(place), worker_columns, dict(zip(fleet_keys, fleet_columns, strict=True))
+            fleet[:, t] = line.values[: len(fleet)]
+            of_workers[:, t, [place[worker] for worker in line.workers]] = line.values[len(fleet) :].reshape(
+                len(names), -1
+            )
+        fields: dict[str, Any] = {
+            "name": str(self.path),
+            "workers": tuple(place),
+            "worker_columns": dict(zip(names, of_workers, strict=True)),
+            "fleet_columns": dict(zip(kind.fleet_keys, fleet, strict=True)),
+            "skipped_lines": self.skipped_lines,
+            "lost_records": self.lost_records,
+        }
+        fields |= {key: tuple(line.other_fields[k] for line in self._lines) for k, key in enumerate(kind.other_types)}
+        fields["acted"] = np.array(fields["acted"], dtype=bool)
+        if kind is ROUNDS:
+            fields["stragglers"] = tuple(map(tuple, fields["stragglers"]))
+            return AsyncRun(**fields, **{name: self._header.get(name) for name in ("scheme", "bound", "batch")})
+        return Run(**fields | {"agreed": np.array(fields["agreed"], dtype=bool)})
 
     def _restart(self) -> None:
         self._offset = self._count = self.skipped_lines = self.lost_records = 0
@@ -184,18 +191,17 @@ class RunReader:
         kind = self._kind
         if not line.keys() >= {*kind.worker_keys, *kind.fleet_keys, *kind.other_types}:
             return None
-        numbers = [line[key] for key in kind.fleet_keys]
         rows = [line[key] for key in kind.worker_keys]
         rows += [[None] * len(fleet) if line.get(key) is None else line[key] for key in kind.optional_worker_keys]
-        sound = (
-            all(isinstance(row, list) and len(row) == len(fleet) for row in rows)
-            and all(type(number) in (int, float, type(None)) for number in chain(numbers, *rows))
-            and all(isinstance(line[key], of_type) for key, of_type in kind.other_types.items())
-        )
-        if not sound:
+        if not all(isinstance(row, list) and len(row) == len(fleet) for row in rows):
+            return None
+        numbers = [*(line[key] for key in kind.fleet_keys), *chain.from_iterable(rows)]
+        if not all(type(number) in (int, float, type(None)) for number in numbers) or not all(
+            isinstance(line[key], of_type) for key, of_type in kind.other_types.items()
+        ):
             return None
         try:
-            values = np.array([*numbers, *chain.from_iterable(rows)], dtype=np.float64)
+            values = np.array(numbers, dtype=np.float64)
         except OverflowError:  # a whole number beyond all bounds
             return None
         known = [key not in kind.nullable_keys for key in kind.fleet_keys]
@@ -213,26 +219,29 @@ def parse_json_object(text: bytes) -> dict[str, Any]:
     return line if isinstance(line, dict) else {}
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """The record of a run. NaN where a value is unknown, or a worker was not in the fleet.
-
-    Its numbers are those of :class:`paceline.recording.Iteration`, T times.
-    """
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RecordedRun:
+    """What the records of all kinds of runs hold. NaN where a value is unknown, or a worker was not in the fleet."""
 
     name: str  # the file it was read from
     workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
-    worker_columns: Mapping[str, Array]  # [T, W], under the names of the worker keys of ITERATIONS
+    worker_columns: Mapping[str, Array]  # [T, W], under the names of the worker keys of its RecordKind
     fleet_columns: Mapping[str, Array]  # [T], under the names of its fleet keys
-    agreed: NDArray[np.bool_]  # all workers had the same plan, [T]
-    acted: NDArray[np.bool_]  # the next sizes differ, [T]
-    why: tuple[str, ...]  # the balancer's reasons
-    skipped_lines: int = 0  # lines that could not be read; their iterations are missing here
-    lost_records: int = 0  # iterations that could not be written, as on a full disk; they are missing here too
+    acted: NDArray[np.bool_]  # sizes changed, or something else happened, [T]
+    why: tuple[str, ...]  # the reasons
+    skipped_lines: int = 0  # lines that could not be read; their records are missing here
+    lost_records: int = 0  # records that could not be written, as on a full disk; they are missing here too
 
     def __len__(self) -> int:
-        """Return the number of iterations."""
+        """Return the number of iterations, or of rounds."""
         return len(self.why)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run(RecordedRun):
+    """The record of a synchronous run. Its numbers are those of :class:`paceline.recording.Iteration`, T times."""
+
+    agreed: NDArray[np.bool_]  # all workers had the same plan, [T]
 
     @property
     def sizes(self) -> Array:
@@ -308,16 +317,13 @@ class Run:
 
     def trace(self) -> Trace:
         """Return the run as a trace, to replay it, fit predictors to it, or score them on it."""
-        comm, start = (
-            self.worker_columns["comm_seconds"],
-            np.repeat(self.fleet_columns["time"][:, None], len(self.workers), 1),
-        )
+        comm = self.worker_columns["comm_seconds"]
         return Trace(
             self.sizes,
             self.seconds,
             comm_seconds=None if np.isnan(comm).all() else comm,
             wait_seconds=self.wait_seconds,
-            start=start,
+            start=np.repeat(self.fleet_columns["time"][:, None], len(self.workers), 1),
             work=self.work,
             workers=self.workers,
             meta={"job": Path(self.name).stem, "source": "live run"},
@@ -334,7 +340,7 @@ def read_run(path: str | Path) -> Run:
     ValueError
         If it is not the record of a synchronous run, holds no iteration, or has a later version.
     """
-    run = _read(path, "iteration")
+    run = _read(path)
     if not isinstance(run, Run):
         raise ValueError(
             f"{to_printable(run.name)} is the record of an asynchronous run: read it with read_async_run, or show it "
@@ -345,17 +351,16 @@ def read_run(path: str | Path) -> Run:
 
 def read_async_run(path: str | Path) -> AsyncRun:
     """Read the record of an asynchronous run; it raises as :func:`read_run` does."""
-    run = _read(path, "round")
+    run = _read(path)
     if not isinstance(run, AsyncRun):
         raise ValueError(f"{to_printable(run.name)} is the record of a synchronous run: read it with read_run")
     return run
 
 
-def _read(path: str | Path, record_noun: str) -> Run | AsyncRun:
+def _read(path: str | Path) -> Run | AsyncRun:
     reader = RunReader(path)
     if not reader.poll():
-        skipped = f"; {reader.skipped_lines} of its lines could not be read" if reader.skipped_lines else ""
-        raise ValueError(f"{to_printable(str(path))} holds no {record_noun} yet{skipped}")
+        raise ValueError(reader.describe_missing_records())
     return reader.run()
 
 
@@ -378,34 +383,14 @@ def newest_run_file(path: str | Path) -> Path:
     return files[-1]
 
 
-@dataclass(frozen=True, eq=False)
-class AsyncRun:
-    """The record of an asynchronous run. NaN where a value is unknown, or a worker was not in the fleet.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AsyncRun(RecordedRun):
+    """The record of an asynchronous run. Its numbers are those of :class:`paceline.recording.Round`, R times."""
 
-    Its numbers are those of :class:`paceline.recording.Round`, R times.
-    """
-
-    name: str  # the file it was read from
     scheme: str
     bound: int | None
     batch: int
-    workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
-    worker_columns: Mapping[str, Array]  # [R, W], under the names of the worker keys of ROUNDS
-    fleet_columns: Mapping[str, Array]  # [R], under the names of its fleet keys
     stragglers: tuple[tuple[str, ...], ...]
-    acted: tuple[bool, ...]
-    why: tuple[str, ...]
-    skipped_lines: int = 0  # lines that could not be read; their rounds are missing here
-    lost_records: int = 0  # rounds that could not be written; they are missing here
-
-    def __len__(self) -> int:
-        """Return the number of rounds."""
-        return len(self.why)
-
-    @property
-    def wasted_share(self) -> Array:
-        """Share of the samples computed since the server started that was for nothing, up to each round, ``[R]``."""
-        return self.fleet_columns["wasted_share"]
 
     @property
     def seconds(self) -> Array:
