@@ -158,7 +158,7 @@ def test_round_numbers_round_trip(acts, every):
     for name, rows in run.worker_columns.items():
         for row, one in zip(rows, found, strict=True):
             np.testing.assert_array_equal(row[: len(one.workers)], seen(getattr(one, name)))
-    assert run.acted == tuple(acts)
+    assert run.acted.tolist() == list(acts)
     assert run.stragglers == (("a",),) * len(found)
 
 
