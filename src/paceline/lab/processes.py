@@ -108,4 +108,3 @@ def _remove(folder: Path) -> None:
         except OSError:
             time.sleep(0.02)
     return folder.rmdir()
-
