@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from paceline.lab.experiment_worker import compete
-from paceline.lab.processes import quota_placement, start_processes
+from paceline.lab.processes import quota_placement, start_until_exit
 
 PERIOD = 5000  # microseconds
 
@@ -78,7 +78,7 @@ def test_remove_stale_removes_groups_of_dead_processes(tmp_path):
 def test_processes_end_with_the_stack():
     before = set(children())
     with ExitStack() as stack:
-        (pid,) = start_processes(stack, compete, [min(os.sched_getaffinity(0))], 1).pids()
+        (pid,) = start_until_exit(stack, compete, [min(os.sched_getaffinity(0))], 1).pids()
         competitor, deadline = psutil.Process(pid), time.monotonic() + 60
         while sum(competitor.cpu_times()[:2]) < 3.0 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -93,11 +93,11 @@ def test_processes_end_when_their_parent_is_killed():
 import os, time
 from contextlib import ExitStack
 from paceline.lab.experiment_worker import compete
-from paceline.lab.processes import start_processes
+from paceline.lab.processes import start_until_exit
 
 if __name__ == "__main__":
     with ExitStack() as stack:
-        print(*start_processes(stack, compete, [min(os.sched_getaffinity(0))], 1).pids(), flush=True)
+        print(*start_until_exit(stack, compete, [min(os.sched_getaffinity(0))], 1).pids(), flush=True)
         time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:

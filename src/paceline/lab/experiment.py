@@ -18,7 +18,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline._require import require
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.processes import quota_placement, start_processes
+from paceline.lab.processes import quota_placement, start_until_exit
 from paceline.predictors import Curves, named
 from paceline.solver import split
 
@@ -263,8 +263,8 @@ def experiment(setting: ExperimentSetting, *, progress: Callable[[float], object
                 f"the contention {setting.contention!r} needs writable control groups, which this machine does "
                 "not have: use 'hogs' or 'bursty-hogs'"
             )
-        hogs = start_processes(stack, compete, [cores[DISTURBED_RANK]], disturbance.num_hogs)
-        ranks = start_processes(stack, run_rank, [cores, folder, setting, place, hogs.pids()], 2)
+        hogs = start_until_exit(stack, compete, [cores[DISTURBED_RANK]], disturbance.num_hogs)
+        ranks = start_until_exit(stack, run_rank, [cores, folder, setting, place, hogs.pids()], 2)
         begin, seconds = time.monotonic(), len(setting.turns) * setting.seconds
         try:
             while not ranks.join(timeout=0.1):

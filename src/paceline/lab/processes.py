@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.recording.control_group import find_mounts
 
 if TYPE_CHECKING:
-    from torch.multiprocessing import ProcessContext
+    from torch.multiprocessing.spawn import ProcessContext
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class CPUPlacement:
             os.sched_setaffinity(0, self.cores)
 
 
-def start_processes(
+def start_until_exit(
     stack: ExitStack, function: Callable[..., None], arguments: Sequence[Any], count: int
 ) -> ProcessContext:
     """Start processes, each of which calls ``function(number, *arguments)``; they end with ``stack`` at the latest."""
-    from torch import multiprocessing
+    from torch.multiprocessing.spawn import start_processes
 
-    context = multiprocessing.start_processes(_run_until_parent_ends, (function, *arguments), count, join=False)
+    context: ProcessContext = start_processes(_run_until_parent_ends, (function, *arguments), count, join=False)
     for process in context.processes:
         stack.callback(process.join)
         stack.callback(process.kill)  # does nothing if it has ended

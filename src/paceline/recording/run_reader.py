@@ -140,8 +140,10 @@ class RunReader:
         fields["acted"] = np.array(fields["acted"], dtype=bool)
         if kind is ROUNDS:
             fields["stragglers"] = tuple(map(tuple, fields["stragglers"]))
-            return AsyncRun(**fields, **{name: self._header.get(name) for name in ("scheme", "bound", "batch")})
-        return Run(**fields | {"agreed": np.array(fields["agreed"], dtype=bool)})
+            fields |= {name: self._header.get(name) for name in ("scheme", "bound", "batch")}
+            return AsyncRun(**fields)
+        fields["agreed"] = np.array(fields["agreed"], dtype=bool)
+        return Run(**fields)
 
     def _restart(self) -> None:
         self._offset = self._count = self.skipped_lines = self.lost_records = 0

@@ -173,7 +173,7 @@ class StepWeighting(Weighting):
         self._has_reported = True
         measure, planning = self._timer.report(), self._planning
         if self.loader.micro_batch or self.loader.packs:  # plans are about steps, whose micro-batches differ in number
-            measure = measure.merge_micro_batches()
+            measure = measure._replace(micro_batches=measure.steps)
         if began >= self._covariates.next:
             self._covariates.sample_all()
         features = (self._timer.features or [math.nan] * planning.features) if planning.features else []

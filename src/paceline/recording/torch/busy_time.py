@@ -141,10 +141,6 @@ class Measurements(NamedTuple):
     seconds: float = math.nan  # busy time for all of them; under a CPU quota, what it is if the quota lasts
     comm_seconds: float = math.nan  # of the previous step, from the last gradient being ready to the sum over all ranks
 
-    def merge_micro_batches(self) -> Measurements:
-        """Return these measurements with all micro-batches of a step counted as one."""
-        return self._replace(micro_batches=self.steps)
-
 
 @dataclass(eq=False, slots=True)
 class _Wait:
@@ -275,11 +271,8 @@ class BusyTimer:
     def load_ends(self, waited_seconds: float = 0.0, loader_process_seconds: float = 0.0) -> None:
         """Note that the batch is there, and how long its loading processes were waited for, and took ahead, each."""
         if (load := self._load) is not None:
-            load.end, load.waited_seconds, load.loader_process_seconds = (
-                self._events.record(),
-                waited_seconds,
-                loader_process_seconds,
-            )
+            load.end = self._events.record()
+            load.waited_seconds, load.loader_process_seconds = waited_seconds, loader_process_seconds
 
     def add_batch(self, samples: int) -> None:
         """Note a batch that the loop is given, or a micro-batch; the first takes the time of loading."""

@@ -105,15 +105,14 @@ CountFunction = Callable[[Sequence[Any], Mapping[str, Any]], float]
 """Returns the samples, or the work, of a forward pass from its positional and keyword arguments."""
 
 
-def watch(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    recorder: Recorder,
-    *,
-    samples: CountFunction = leading_size,
-    work: CountFunction = forward_work,
-) -> Watch:
-    """Record every training step of a model from now on.
+class Watch:
+    """Records every training step of a model from now on: :func:`watch` returns it.
+
+    Under DistributedDataParallel, a communication hook marks when the last bucket of gradients is ready and when it has
+    been exchanged. The time between is communication and waiting, as is every other collective inside the step; the
+    rest is the worker's own work. Other models, sharded ones among them, wait in collectives only. No other measurement
+    shows a straggler: the wall time of a step is the same for all workers, and a fast worker waits inside its passes.
+    Close it, or use it in a ``with`` block, to remove the hooks.
 
     Parameters
     ----------
@@ -129,11 +128,6 @@ def watch(
     work
         Returns what they cost, in any unit that is the same for all workers: by default what an attached balanced
         loader knows of it, or else the number of elements of all tensors among the arguments.
-
-    Returns
-    -------
-    Watch
-        Close it, or use it in a ``with`` block, to remove the hooks.
 
     Examples
     --------
@@ -154,23 +148,13 @@ def watch(
     ['between_seconds', 'forward_seconds', 'backward_seconds', 'optimizer_seconds']
     >>> folder.cleanup()
     """
-    return Watch(model, optimizer, recorder, samples, work)
-
-
-class Watch:
-    """The hooks on one model, and the times of its iterations: see :func:`watch`.
-
-    Under DistributedDataParallel, a communication hook marks when the last bucket of gradients is ready and when it has
-    been exchanged. The time between is communication and waiting, as is every other collective inside the step; the
-    rest is the worker's own work. Other models, sharded ones among them, wait in collectives only. No other measurement
-    shows a straggler: the wall time of a step is the same for all workers, and a fast worker waits inside its passes.
-    """
 
     def __init__(
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
         recorder: Recorder,
+        *,
         samples: CountFunction = leading_size,
         work: CountFunction = forward_work,
     ) -> None:
@@ -355,6 +339,8 @@ class Watch:
             self.recorder.meta.setdefault("accumulate", str(micro_batches))
         self.recorder.write(step, iteration.samples, iteration.work)
 
+
+watch = Watch
 
 _callbacks: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 """Callbacks that torch's threads run when gradients are summed, and that must be gone before the interpreter is.
