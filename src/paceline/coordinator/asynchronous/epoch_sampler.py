@@ -55,12 +55,7 @@ class EpochSampler:
     seed
         Seed of the shuffling.
     epochs
-        How many epochs to draw, ``None`` for no end.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range.
+        How many epochs to draw, at least 1; ``None`` for no end.
 
     Examples
     --------
@@ -156,13 +151,7 @@ class EpochSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned.
-
-        Raises
-        ------
-        ValueError
-            If :meth:`validate_state` raises it; nothing is changed then.
-        """
+        """Resume from what ``state_dict`` returned, unless :meth:`validate_state` raises."""
         self.validate_state(state)
         epoch, place, self.applied = (int(value) for value in state["place"])
         self._shuffle(epoch)

@@ -62,11 +62,6 @@ class SGD:
     momentum
         In [0, 1): ``m <- momentum * m + factor * gradient``, and the step is ``rate * m``.
 
-    Raises
-    ------
-    ValueError
-        If the rate or the momentum is out of range.
-
     Examples
     --------
     >>> parameters = np.array([1.0, 2.0])

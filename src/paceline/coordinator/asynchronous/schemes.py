@@ -38,7 +38,7 @@ class Scheme:
     Parameters
     ----------
     name
-        Name of the scheme in tables.
+        Name in tables.
     damping
         How much a push counts, by its staleness.
     compensation
@@ -83,11 +83,10 @@ class Scheme:
 def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Scheme:
     """Return SaPS: staleness is limited, and no worker waits.
 
-    Yu et al. (HPCC 2019) say that stragglers are detected by the version of the parameters, and that staleness is
-    limited without waiting for them. Their exact rules are not public to us; these are ours. Stragglers get smaller
-    batches, so that their pushes are not stale. Versions are paced, so that nobody at work passes the bound. Only if
-    the whole fleet pushes once more while a straggler stands at the bound, its step is given up, and its samples are
-    assigned to others.
+    Yu et al. (HPCC 2019) detect stragglers by the version of the parameters, and limit staleness without waiting for
+    them. Their exact rules are not public to us; these are ours. Stragglers get smaller batches, so that their pushes
+    are not stale. Versions are paced, so that nobody at work passes the bound. Only if the whole fleet pushes once more
+    while a straggler stands at the bound, its step is given up, and its samples are assigned to others.
 
     Parameters
     ----------
@@ -171,15 +170,8 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
 
 
 def scheme(name: str, workers: int) -> Scheme:
-    """Return a scheme by its name.
+    """Return a scheme by its name; raise a ValueError that lists those there are.
 
-    Raises
-    ------
-    ValueError
-        If there is no such scheme; the sentence lists those there are.
-
-    Examples
-    --------
     >>> scheme("ssp", workers=4).gate
     BoundedSlackGate(slack=3)
     """

@@ -43,11 +43,7 @@ WASTED_OUTCOMES = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
 
 @dataclass
 class WorkerTotals:
-    """One worker's steps, by their outcome.
-
-    A step that was given up counts with all its samples, as nobody knows how far it was, and with the seconds that its
-    worker says it took, once it says so.
-    """
+    """One worker's steps, by their outcome. A step that was given up counts with all its samples."""
 
     steps: Counter[Outcome] = field(default_factory=Counter)
     samples: Counter[Outcome] = field(default_factory=Counter)
@@ -123,55 +119,34 @@ class Ledger:
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """Parameters and samples with which a step starts.
-
-    Parameters
-    ----------
-    stamp
-        To be repeated in the push.
-    parameters
-        A read-only view, ``[P]``, which the next update changes: copy it, or send it, before anybody pushes.
-    assigned
-        The samples to compute the gradient of.
-    """
+    """Parameters and samples with which a step starts."""
 
     stamp: StepToken
+    """To be repeated in the push."""
     parameters: Vector
+    """A read-only view, ``[P]``, which the next update changes: copy it, or send it, before anybody pushes."""
     assigned: SampleBatch
+    """The samples to compute the gradient of."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict of the server on one push.
-
-    Parameters
-    ----------
-    worker
-        Name of the worker that pushed.
-    outcome
-        Applied, damped, gathered, dropped or refused.
-    version
-        The version of the parameters by now.
-    samples
-        How many the push stood for; 0 where it belonged to no step.
-    staleness
-        Versions between pull and push; -1 where the push was refused.
-    factor
-        Factor of the learning rate for this staleness; 0 where nothing was applied.
-    reason
-        Why it was dropped or refused.
-    abandoned_workers
-        Workers whose steps have passed the bound and were given up because of this push.
-    """
+    """Verdict of the server on one push."""
 
     worker: str
     outcome: Outcome
     version: int
+    """The version of the parameters by now."""
     samples: int = 0
+    """How many the push stood for; 0 where it belonged to no step."""
     staleness: int = -1
+    """Versions between pull and push; -1 where the push was refused."""
     factor: float = 0.0
+    """Factor of the learning rate for this staleness; 0 where nothing was applied."""
     reason: str = ""
+    """Why it was dropped or refused."""
     abandoned_workers: tuple[str, ...] = ()
+    """Workers whose steps have passed the bound and were given up because of this push."""
 
     @property
     def why(self) -> str:
@@ -236,7 +211,7 @@ class Server:
     Raises
     ------
     ValueError
-        If the parameters are no row of finite floats, or the batch or all samples are fewer than a step's fewest.
+        If the parameters are no row of finite floats, or ``min_batch`` is out of range.
 
     Examples
     --------
@@ -309,12 +284,8 @@ class Server:
     def pull(self, worker: str) -> Pulled | None:
         """Start a step; ``None`` where the worker has to wait, or no samples are left: ask again after any push.
 
-        A worker that pulls twice has lost its first step: that is given up, and its samples go back.
-
-        Raises
-        ------
-        ValueError
-            If the worker has not joined.
+        A worker that pulls twice has lost its first step: that is given up, and its samples go back. Raises a
+        ValueError if the worker has not joined.
         """
         member = self._member(worker)
         self._end_step(member, Outcome.ABANDONED)
@@ -481,8 +452,6 @@ class Server:
         self._next_step_id = tickets + 2**40
         for member in self.fleet:
             member.step, member.abandoned_step, member.last_version = None, None, -1
-
-    # -- inside --------------------------------------------------------------------------------------------------
 
     def _member(self, worker: str) -> WorkerState:
         if worker not in self.fleet.members:

@@ -54,18 +54,7 @@ def straggler_threshold(staleness: Array) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StalenessReport:
-    """Staleness of one worker: measured from versions, and forecast from speeds.
-
-    Parameters
-    ----------
-    worker
-        Its name.
-    size, batch
-        Samples of its next step, and of a full batch.
-    staleness, expected_staleness
-        Smoothed and forecast staleness, in versions; NaN where it is not known.
-    threshold, expected_threshold
-        Limits of smoothed and of forecast staleness, above which the worker is a straggler.
+    """Staleness of one worker, in versions: smoothed and forecast, and above which limits it is a straggler.
 
     Examples
     --------
@@ -77,8 +66,10 @@ class StalenessReport:
 
     worker: str
     size: int
+    """Samples of its next step."""
     batch: int
     staleness: float
+    """NaN where it is not known, like the next."""
     expected_staleness: float
     threshold: float
     expected_threshold: float

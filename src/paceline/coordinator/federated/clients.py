@@ -39,7 +39,7 @@ CLIENT_COLUMNS: dict[str, tuple[type, float]] = {
 """Columns that are kept of each client, with the value for a new one.
 
 ``data`` and ``memory`` as it says, and what ``fits`` as learned when it ran out of memory, in samples; ``silent``,
-``left_out`` and ``rejected`` rounds in a row; ``computed`` and ``communicated`` reports from which a predictor learned;
+``left_out`` and ``rejected`` rounds in a row; ``computed`` and ``communicated`` reports that a predictor got;
 ``ceiling`` the largest speed that its silence allows, in samples/s; the rest is that of `BatchTimeFits`.
 """
 
@@ -81,7 +81,6 @@ class Clients:
         self._row_by_client: dict[str, int] = {}
         self._devices: dict[str, int] = {"": 0}
         self._predictors = {part: copy.deepcopy(predictor) for part in FORECAST_QUANTITIES}
-        self._forecasts: dict[str, Forecast] = {}
 
     def __len__(self) -> int:
         return len(self._row_by_client)
@@ -130,7 +129,6 @@ class Clients:
         self.columns = {column: np.delete(values, row) for column, values in self.columns.items()}
         for predictor in self._predictors.values():
             predictor.leave(client)
-        self._forecasts = {}
 
     def device_indices(self, devices: Sequence[str]) -> Sizes:
         """Return the index of each device type, ``[W]``; one not met before gets the next while there are any."""
@@ -149,7 +147,6 @@ class Clients:
         if len(self):
             self._predictors[quantity].observe(report)
         self.columns[FORECAST_QUANTITIES[quantity][0]][index_W] += np.isfinite(report.speed[index_W])
-        self._forecasts.pop(quantity, None)
 
     def forecast_for(
         self, quantity: str, index_W: ClientIndices, device_W: Sizes, max_speed_W: Array | float = np.inf
@@ -165,7 +162,7 @@ class Clients:
         mean_W, spread_W, source_W = prior_log_speed(log_M, self.columns["device"][reported], device_W, np.log(prior))
         speed_W, seen = np.exp(mean_W), index_W[seen_W]
         if len(seen):
-            forecast = self._cached_forecast(quantity)
+            forecast = self._predictors[quantity].predict()
             speed_W[seen_W], spread_W[seen_W] = forecast.speed[seen], forecast.spread[seen]
             source_W[seen_W] = ForecastSource.CLIENT
         # A prior alone is not knowledge: a ceiling would make it look like some.
@@ -185,7 +182,7 @@ class Clients:
     def typical_spread(self) -> float:
         """Return the usual deviation of a log speed from its forecast, for clients that reported only once."""
         reported = np.flatnonzero(self.columns["computed"])
-        spread_M = self._cached_forecast("speed").spread[reported] if len(reported) else np.empty(0)
+        spread_M = self._predictors["speed"].predict().spread[reported] if len(reported) else np.empty(0)
         compared_M = spread_M[np.isfinite(spread_M)]
         return float(np.sqrt(np.mean(np.square(compared_M)))) if len(compared_M) else 0.2
 
@@ -213,16 +210,12 @@ class Clients:
             if list(predictor.workers) != names:
                 raise ValueError(f"the predictor of {part} in the state has other clients than the state itself")
 
-    def _cached_forecast(self, quantity: str) -> Forecast:
-        """Return the forecast of all rows, made once a round."""
-        if quantity not in self._forecasts:
-            self._forecasts[quantity] = self._predictors[quantity].predict()
-        return self._forecasts[quantity]
-
     def _reported_log_forecasts(self, quantity: str) -> tuple[Array, ClientIndices]:
         """Return the log forecasts of all that ever reported, and their rows."""
         reported = np.flatnonzero(self.columns[FORECAST_QUANTITIES[quantity][0]])
-        return (np.log(self._cached_forecast(quantity).speed[reported]) if len(reported) else np.empty(0)), reported
+        return (
+            np.log(self._predictors[quantity].predict().speed[reported]) if len(reported) else np.empty(0)
+        ), reported
 
 
 MIN_BATCH_TIME_SLOPE = 0.1
@@ -249,9 +242,8 @@ class FitState(IntEnum):
 class BatchTimeFits:
     """Fits time against samples for every client, to detect clients whose time does not follow their batch.
 
-    The fits are kept in the clients' columns.
-
-    After ``retest_after`` reports a client whose time follows may be tested again, and one whose time does not is.
+    The fits are kept in the clients' columns. After ``retest_after`` reports a client whose time follows may be tested
+    again, and one whose time does not is.
     """
 
     def __init__(self, clients: Clients, retest_after: int) -> None:
@@ -263,8 +255,8 @@ class BatchTimeFits:
     ) -> tuple[ClientIndices, ClientIndices]:
         """Learn these clients' times; return the rows newly found not to follow their batch, and those that do again.
 
-        Samples and seconds are of all local steps, positive and finite; ``size_W`` is what each was given in a step,
-        and ``batch`` the mean of all that were asked.
+        Samples and seconds are of all local steps; ``size_W`` is what each was given in a step, and ``batch`` the mean
+        of all that were asked.
         """
         columns, x_W, y_W = self.clients.columns, np.log(samples_W), np.log(seconds_W)
         newest_6W = np.stack([np.ones(len(index_W)), x_W, y_W, x_W * x_W, x_W * y_W, y_W * y_W])
@@ -336,10 +328,10 @@ def _log_log_slope(moment_6W: Array) -> tuple[Array, Array, Mask]:
 
 
 def plausible_speeds(report: RoundReport, typical_speed: float, max_speed_ratio: float) -> Mask:
-    """Return which speeds are plausible, ``[W]``: near those of others, and within the time that the server saw pass.
+    """Return which speeds are plausible, ``[W]``: within ``max_speed_ratio`` times the typical speed, either way.
 
-    Where the server measured the round trip, any slowness within it is accepted. ``typical_speed`` is the mean speed of
-    all clients so far, NaN before any report, and ``max_speed_ratio`` the largest factor between a speed and that.
+    Where the server measured the round trip, any slowness within it is accepted, and nothing beyond it.
+    ``typical_speed`` is the mean speed of all clients so far, NaN before any report.
     """
     speed_W = report.speed
     usable_W = np.isfinite(speed_W)
@@ -361,8 +353,8 @@ def plausible_speeds(report: RoundReport, typical_speed: float, max_speed_ratio:
 def plausible_comm_times(report: RoundReport, accepted_W: Mask, typical: float, max_speed_ratio: float) -> Mask:
     """Return which times to communicate are plausible, ``[W]``: within what the server saw pass, or not absurdly long.
 
-    ``accepted_W`` masks the plausible speeds, ``[W]``, and ``typical`` is the mean time so far, NaN before any
-    report. Where the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
+    ``accepted_W`` masks the plausible speeds, and ``typical`` is the mean time so far, NaN before any report. The rest
+    of a round trip after a computing time that cannot be is no time to communicate.
     """
     comm_W, seconds_W = report.communication, report.seconds[accepted_W]
     typical = max(np.nan_to_num(typical), float(np.median(seconds_W)) if len(seconds_W) else 0.0)

@@ -35,18 +35,19 @@ class FederatedBalancer:
     """Sizes the batches of federated clients so that a round's replies come together (LB-BSP, the federated setting).
 
     All clients take the same number of local steps at the same learning rate; only the batch ``B_i`` differs, so that
-    ``local_steps * B_i / v_i + comm_i`` is the same for all. The speed ``v_i`` and the time to communicate ``comm_i``
-    are forecast apart, by two copies of a predictor whose fleet the clients are. One that never reported is drawn from
-    the clients of its device type: it gets the smaller a batch, the more they differ.
+    ``local_steps * B_i / v_i + comm_i`` is the same for all. Two copies of a predictor forecast the speed ``v_i`` and
+    the time to communicate ``comm_i``. A client that never reported is forecast by those of its device type: it gets
+    the smaller a batch, the more they differ.
+
+    Average updates by the clients' amounts of data, never by their batches: a step is a mean over its batch, so an
+    update has the same expectation whatever the batch.
 
     Parameters
     ----------
     batch
-        Samples of a client in a local step, in the mean over the clients that are asked: what plain federated
-        averaging would give everybody.
+        Samples of a client in a local step, in the mean over the clients that are asked.
     local_steps
-        Local steps of every client in a round. All take the same number: steps by each one's own data would cost
-        accuracy, and leave no time to balance.
+        Local steps of every client in a round.
     deadline
         Seconds after which a round closes. A client that would miss it with its balanced batch, if it computed slower
         than forecast by one standard deviation, gets less; one that would miss it even with ``min_batch`` is not asked.
@@ -55,14 +56,14 @@ class FederatedBalancer:
         The smallest batch of a client that is asked; unless given, a quarter of ``batch``: smaller ones cost more
         accuracy than they save time (``benchmarks/federated.md``). A client with less data uses all of it.
     largest_multiple
-        The largest batch of any client, in multiples of ``batch``: beyond it a sample adds little to a step, and it is
-        what a client that lies about its speed can do at worst.
+        The largest batch of any client, in multiples of ``batch``: what a client that lies about its speed can do at
+        worst.
     predictor
-        What forecasts speeds, and the speeds of links: any that keeps the contract. Of a client that is not asked in a
-        round it gets no report. Unless given, `LocalLevel`, in which a report counts more after a gap.
+        Any predictor; it gets no report of a client that is not asked in a round. Unless given, `LocalLevel`, in which
+        a report counts more after a gap.
     risk
-        How much less a client gets whose speed is uncertain, because it never reported or is noisy, from 0 to 2: 1
-        makes the expected time of a round least where computing is in proportion to samples and links take no time.
+        How much less a client gets whose speed is uncertain, from 0 to 2: 1 makes the expected time of a round least
+        where computing is in proportion to samples and links take no time.
     try_again
         A client that the deadline has left out for this many rounds in a row is asked with the smallest batch,
         so that its data count and its speed is measured again.
@@ -76,12 +77,6 @@ class FederatedBalancer:
         If an argument is out of range.
     TypeError
         If the predictor is not a predictor.
-
-    Notes
-    -----
-    Updates must be averaged by the clients' amounts of data, never by their batches: a step is a mean over its batch,
-    so an update has the same expectation whatever the batch, and to weight by batch would count the data of fast
-    clients for more than there are.
 
     Examples
     --------
@@ -193,25 +188,14 @@ class FederatedBalancer:
             self._clients.columns["device"][rows] = self._clients.device_indices([str(device) for device in devices])
 
     def leave(self, client: object) -> None:
-        """Forget a client and its reports.
-
-        Raises
-        ------
-        ValueError
-            If it is not known.
-        """
+        """Forget a client and its reports; raise a ValueError if it is not known."""
         name = str(client)
         if name not in self._clients:
             raise ValueError(f"client {name!r} is not known, so it cannot leave")
         self._clients.leave(name)
 
     def plan(self, clients: Sequence[object]) -> RoundPlan:
-        """Return the batches of a round with these clients. Pure: asking twice gives the same answer.
-
-        Parameters
-        ----------
-        clients
-            Those chosen for the round, known or not, by whatever rule the framework samples them.
+        """Return the batches of a round with these clients, known or not. Asking twice gives the same answer.
 
         Raises
         ------

@@ -76,8 +76,7 @@ class RoundReport:
     @property
     def used(self) -> Mask:
         """Mask of the clients whose update can enter the aggregate, ``[W]``: neither an error nor out of memory."""
-        used_W: Mask = ~self.failed & ~self.out_of_memory
-        return used_W
+        return np.asarray(~self.failed & ~self.out_of_memory)
 
     @property
     def speed(self) -> Array:
@@ -166,11 +165,10 @@ class RoundPlan:
     sizes
         Samples of each client in each local step, ``[W]`` int64; 0 for one that is not asked.
     local_steps
-        Local steps of every client: the same for all, as is the learning rate.
-    speed
-        Forecast of each client's computing, ``[W]``, in samples/s.
-    spread
-        Relative standard deviation of that forecast's error, ``[W]``; infinite where nothing is known.
+        Local steps of every client.
+    speed, spread
+        Forecast of each client's computing, ``[W]``, in samples/s, and the relative standard deviation of its error;
+        infinite where nothing is known.
     comm_seconds
         Forecast of the time to fetch the model and send the update, ``[W]``, in seconds.
     source
@@ -211,8 +209,7 @@ class RoundPlan:
     @cached_property
     def participating(self) -> Mask:
         """Mask of the clients that are asked to compute, ``[W]``."""
-        participating: Mask = self.sizes > 0
-        return participating
+        return np.asarray(self.sizes > 0)
 
     @property
     def makespan(self) -> float:
@@ -246,13 +243,7 @@ class RoundPlan:
         )
 
     def why(self, client: object) -> str:
-        """Return why a client computes with its batch, in a sentence.
-
-        Raises
-        ------
-        ValueError
-            If it was not chosen for this round.
-        """
+        """Return why a client computes with its batch, in a sentence; raise a ValueError if it was not chosen."""
         i = self.index_by_client.get(str(client))
         if i is None:
             raise ValueError(
@@ -305,10 +296,7 @@ class RoundPlan:
     def as_plan(self) -> Plan:
         """Return the part that is asked as an iteration's plan, for metrics: its sizes are those of all local steps.
 
-        Raises
-        ------
-        ValueError
-            If no client is asked.
+        Raises a ValueError if no client is asked.
         """
         if not self.participating.any():
             raise ValueError(f"no client is asked in this round: {self.summary}")

@@ -100,9 +100,9 @@ def choose_safety_factor(speed_W: Array, spread_W: Array, risk: float) -> Array:
     """Return how many times as slow as forecast to take each client, ``[W]``; 1 for those least uncertain.
 
     The slowest of many decides when a round ends, and it is often one whose speed is hardly known. Each client is taken
-    at the same quantile of its speed, ``exp(-z * spread)``: the greater ``z``, the less the uncertain ones get, and the
-    more the others. Chosen is the ``z`` with the least expected log time of the round, which is that of the last of
-    independent log-normal times less the log of the speeds that are counted on. ``risk`` is the share of it to apply.
+    at the same quantile of its speed, ``exp(-z * spread)``. Chosen is the ``z`` with the least expected log time of the
+    round: that of the last of independent log-normal times less the log of the speeds that are counted on. ``risk`` is
+    the share of it to apply.
 
     Two clients of ten are never seen before; then all of them, which leaves nobody to take over:
 
