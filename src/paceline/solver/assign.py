@@ -142,10 +142,8 @@ def assign(
 
     Packed: the largest sample goes to the rank with most time left, and so on; then samples are exchanged with the
     latest rank as long as that helps, as in :func:`pack`. Padded: the sorted samples are cut contiguously, by bisection
-    on the time.
-    Neither is always the best there is (the question is NP-hard), so every answer comes with a lower bound.
-
-    The same arguments give the same assignment, bit for bit, on every processor.
+    on the time. The best assignment is NP-hard to find, so every answer comes with a lower bound. The same arguments
+    give the same assignment, bit for bit, on every processor.
 
     Parameters
     ----------
@@ -171,8 +169,7 @@ def assign(
     ------
     ValueError
         If a sample's cost or tokens are out of range (the sample is named), a sample exceeds the cap, there are too few
-        samples, or no assignment under the cap is found. To find one is NP-hard too: where the samples take nearly
-        all of the cap, one may exist.
+        samples, or no assignment under the cap is found; where they take nearly all of the cap, one may exist.
 
     Examples
     --------
@@ -193,8 +190,8 @@ def assign(
 
     References
     ----------
-    Graham, R. L. (1969). Bounds on multiprocessing timing anomalies (longest first). Gonzalez, T., Ibarra, O. H., and
-    Sahni, S. (1977). Bounds for LPT schedules on uniform processors.
+    Graham (1969): bounds on multiprocessing timing anomalies (longest first). Gonzalez, Ibarra, and Sahni (1977):
+    bounds for LPT schedules on uniform processors.
     """
     fleet = validated_fleet(speeds)
     cost_N, token_N = validated_samples(costs, tokens, cap, lower, len(fleet))
@@ -245,11 +242,7 @@ Cut = list[tuple[int, int]]
 
 
 def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, order_tolerance: float) -> Sizes:
-    """Return the rank of each sample, ``[N]``; no assignment ends before ``lower_bound`` seconds.
-
-    Ranks keep their own order where that ends at most ``order_tolerance`` (relative) later than the best assignment
-    found.
-    """
+    """Return the rank of each sample, ``[N]``; no assignment ends before ``lower_bound`` seconds."""
     cuts = ContiguousCuts(samples, fleet)
     # The fastest at the long end: a slow rank has not the time for a long sample. Where all are alike it is exact.
     fastest = np.argsort(fleet.pace, kind="stable").tolist()
@@ -281,11 +274,9 @@ class ContiguousCuts:
     """Cuts the sorted samples of padded batches contiguously, so that every rank ends by a given time.
 
     A rank's work is its number of samples times its longest. For given counts such cuts are best: the longest sample's
-    group may as well hold the next longest, as all others only become shorter. So what is left to choose is the order
-    of ranks, and the counts. With an order, a makespan can be kept if and only if it can where every rank takes as many
-    samples as it ends in time.
-
-    Plain numbers in place of arrays: a cut asks for one after the other.
+    group may as well hold the next longest, as all others only become shorter. What is left to choose is the order of
+    ranks: with an order, a makespan can be kept if and only if it can where every rank takes as many samples as it ends
+    in time. Plain numbers in place of arrays: a cut asks for one after the other.
     """
 
     def __init__(self, samples: Samples, fleet: Fleet) -> None:
@@ -327,10 +318,9 @@ class ContiguousCuts:
         longest = len(self.highest_cost) - first_sample - ranks_left * self.lower
         if longest <= 0 or deadline <= self.fixed_seconds[rank]:
             return 0
-        room = min(
-            (deadline - self.fixed_seconds[rank]) / (self.pace[rank] * self.highest_cost[first_sample]), float(longest)
-        )
-        return int(min(room, self.cap // self.tokens[first_sample])) if self.tokens[first_sample] else int(room)
+        left, tokens = deadline - self.fixed_seconds[rank], self.tokens[first_sample]
+        room = min(left / (self.pace[rank] * self.highest_cost[first_sample]), float(longest))
+        return int(min(room, self.cap // tokens)) if tokens else int(room)
 
 
 def has_few_orders(fleet: Fleet, max_states: int) -> bool:

@@ -147,10 +147,10 @@ def require_valid(is_valid: np.ndarray, values: Array, rule: str, item_noun: str
 
 
 def packed_lower_bound(samples: Samples, fleet: Fleet) -> float:
-    """Return a time, in seconds, before which no assignment ends.
+    """Return a time, in seconds, before which no assignment ends: the largest of three bounds.
 
-    The largest of three bounds: all work at once (a fluid), the ``k`` longest samples on the ``k`` fastest ranks (as
-    where samples may be interrupted: Horvath, Lam and Sethi 1977), and a sample for each of the slowest ranks.
+    All work at once (a fluid), the ``k`` longest samples on the ``k`` fastest ranks (as where samples may be
+    interrupted: Horvath, Lam and Sethi 1977), and a sample for each of the slowest ranks.
     """
     count = min(len(fleet), len(samples))
     fastest_W = (1 / np.sort(fleet.pace))[:count].cumsum()
@@ -197,7 +197,7 @@ def min_padded_cost(samples: Samples, group_cost: float, groups: int | None = No
 def padded_group_starts(samples: Samples, group_cost: float, groups: int | None = None) -> Sizes:
     """Return where the padded groups begin that cost least, each with its price; at a higher one, if they are too many.
 
-    They may exceed the cap by a few samples, where there are so many that they are counted in cells.
+    They may exceed the cap by a few samples, as these are counted in cells.
     """
     cells = _length_cells(samples)
     _, cut = _cheapest_groups(*cells, group_cost)
@@ -214,15 +214,13 @@ def padded_group_starts(samples: Samples, group_cost: float, groups: int | None 
 
 
 def _length_cells(samples: Samples) -> tuple[Array, Array, Array]:
-    """Return where cells of samples begin, and of a group that begins there its most samples and what it is padded to.
+    """Return where cells of samples begin, and of a group that begins there what it is padded to and its most samples.
 
-    The latter is rounded down.
+    512 lengths are told apart: all of the longest half of them, and quantiles of the others. A length is rounded down
+    to its cell's, so a bound stays one.
     """
-    count = len(samples)
+    count, cells = len(samples), 512
     edges = np.arange(count + 1)
-    # The bound on padding tells 512 lengths apart: all of the longest half of them, and quantiles of the others.
-    # A length is rounded down to its cell's, so the bound stays one.
-    cells = 512
     if count > cells:
         rest = np.linspace(cells // 2, count, cells // 2 + 1).astype(np.int64)
         edges = np.unique(np.concatenate([np.arange(cells // 2), rest]))

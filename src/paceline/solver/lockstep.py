@@ -27,9 +27,8 @@ def search_lockstep(problem: PackingProblem, min_rounds: int, equal: Bins) -> Bi
     # Both pairs were chosen on the lengths and fleets of benchmarks/pack.py.
     for slack, ranks_with_largest in ((1.06, 0.25), (1.1, 0.5)):
         rounds, worse, before = min_rounds, 0, np.inf
-        while (
-            worse < 2 and rounds < min_rounds + 64
-        ):  # few rounds may not fit, and more than needed cost a fixed time each
+        # few rounds may not fit, and more than needed cost a fixed time each
+        while worse < 2 and rounds < min_rounds + 64:
             found = _fill_rounds(problem, rounds, slack, ranks_with_largest)
             if found is not None:
                 gains = found.seconds < before * (1 - 3e-3)  # launches, which the costs may not know, take time too

@@ -18,26 +18,16 @@ from paceline.solver.fleet import Fleet, sum_by_owner
 
 @dataclass(frozen=True, eq=False)
 class PackingProblem:
-    """Samples by falling cost, and ranks by rising pace.
-
-    Parameters
-    ----------
-    work
-        Cost of each sample in each phase, ``[N, P]``; there is one phase unless ranks wait between phases.
-    tokens
-        What each sample takes of each cap, ``[N, D]``.
-    caps
-        Most tokens of a micro-batch, ``[D]``.
-    fixed
-        Cost of a micro-batch besides its samples, in each phase, ``[P]``.
-    fleet
-        Pace and fixed time of the ranks.
-    """
+    """Samples by falling cost, and ranks by rising pace."""
 
     work: Array
+    """Cost of each sample in each phase, ``[N, P]``; there is one phase unless ranks wait between phases."""
     tokens: Array
+    """What each sample takes of each cap, ``[N, D]``."""
     caps: Array
+    """Most tokens of a micro-batch, ``[D]``."""
     fixed: Array
+    """Cost of a micro-batch besides its samples, in each phase, ``[P]``."""
     fleet: Fleet
 
     def __len__(self) -> int:
@@ -51,8 +41,7 @@ class PackingProblem:
     @cached_property
     def cap_fraction(self) -> Array:
         """The largest share of a cap that each sample takes, ``[N]``."""
-        share_N: Array = (self.tokens / self.caps).max(axis=1)
-        return share_N
+        return np.asarray((self.tokens / self.caps).max(axis=1))
 
     def seconds(self, work_WP: Array) -> Array:
         """Return the time of each rank in each phase, ``[W, P]``, for its work with that of its micro-batches."""
@@ -256,11 +245,8 @@ def _split_evenly(problem: PackingProblem, samples: list[int], num_micro_batches
         used_D = problem.tokens[samples].cumsum(axis=0)[-1:].sum(axis=0)
         return [samples] if (used_D <= problem.caps).all() else None
     groups: list[list[int]] = [[] for _ in range(num_micro_batches)]
-    cost, used, others = (
-        [0.0] * num_micro_batches,
-        [0.0] * num_micro_batches,
-        [[0.0] * len(other_caps) for _ in range(num_micro_batches)],
-    )
+    cost, used = [0.0] * num_micro_batches, [0.0] * num_micro_batches
+    others = [[0.0] * len(other_caps) for _ in range(num_micro_batches)]
     work, tokens = problem.work[samples].sum(axis=1).tolist(), problem.tokens[samples].tolist()
     for sample, more, (need, *other_needs) in zip(samples, work, tokens, strict=True):
         smallest, place = np.inf, -1
@@ -406,12 +392,12 @@ class _Exchanges:
         elif problem.fixed.any():  # an emptied micro-batch goes, a new one comes
             moved_ACP = moved_ACP + alone_AC[:, :, None] * problem.fixed
             received_ACP = received_ACP + (self.size_B[place_C] == 0)[:, None] * problem.fixed
-        fleet = problem.fleet
-        fixed_W1, pace_W1, floor_W1 = fleet.fixed[:, None], fleet.pace[:, None], fleet.floor[:, None]
-        new_ACP = np.maximum(fixed_W1[latest] + pace_W1[latest] * (self.work_WP[latest] - moved_ACP), floor_W1[latest])
-        their_ACP = np.maximum(
-            fixed_W1[rank_C] + pace_W1[rank_C] * (self.work_WP[rank_C] + received_ACP), floor_W1[rank_C]
+        fixed_W1, pace_W1, floor_W1 = (
+            column[:, None] for column in (problem.fleet.fixed, problem.fleet.pace, problem.fleet.floor)
         )
+        new_ACP = np.maximum(fixed_W1[latest] + pace_W1[latest] * (self.work_WP[latest] - moved_ACP), floor_W1[latest])
+        their_ACP = fixed_W1[rank_C] + pace_W1[rank_C] * (self.work_WP[rank_C] + received_ACP)
+        their_ACP = np.maximum(their_ACP, floor_W1[rank_C])
         later_AC = np.maximum(new_ACP, their_ACP).sum(axis=2)
         now_C = np.maximum(seconds_WP[latest], seconds_WP[rank_C]).sum(axis=1)
         if len(problem.fixed) > 1:
@@ -431,8 +417,7 @@ def _group_by_owner(owner_N: Sizes, owners: int) -> list[Sizes]:
 
 def _fits(needs_AD: Array, room_CD: Array) -> Mask:
     """Return which needs fit into which rooms under all caps, ``[A, C]``."""
-    fits_AC: Mask = np.all(needs_AD[:, None] <= room_CD, axis=2)
-    return fits_AC
+    return np.asarray(np.all(needs_AD[:, None] <= room_CD, axis=2))
 
 
 def _keeps_makespan(seconds_WP: Array, latest: int, rank_C: Sizes, new_ACP: Array, their_ACP: Array) -> Mask:
@@ -442,8 +427,7 @@ def _keeps_makespan(seconds_WP: Array, latest: int, rank_C: Sizes, new_ACP: Arra
         rest = np.delete(seconds_WP, [latest, rank], axis=0)
         other_WP[rank] = rest.max(axis=0) if len(rest) else 0.0
     after_AC = np.maximum(np.maximum(new_ACP, their_ACP), other_WP[rank_C]).sum(axis=2)
-    fine_AC: Mask = after_AC <= seconds_WP.max(axis=0).sum()
-    return fine_AC
+    return np.asarray(after_AC <= seconds_WP.max(axis=0).sum())
 
 
 def _subsample(samples: Sizes) -> Sizes:

@@ -105,10 +105,7 @@ class TokenCost:
                 "seconds must hold one time for each micro-batch, and there must be at least one, got "
                 f"{len(time_B)} times for {len(rows)} micro-batches"
             )
-        if not (np.isfinite(time_B) & (time_B > 0)).all():
-            raise ValueError(
-                f"seconds must be finite and above 0, got {time_B[~(np.isfinite(time_B) & (time_B > 0))][0]:g}"
-            )
+        require_valid(np.isfinite(time_B) & (time_B > 0), time_B, "seconds must be finite and above 0", "micro-batch")
         from scipy.optimize import nnls  # imported late: packing itself does without scipy
 
         relative_BF = np.array(rows) / time_B[:, None]  # relative errors weigh alike
@@ -490,10 +487,10 @@ def _packing(
 
 
 def min_micro_batches(tokens_N: Array, cap: float) -> int:
-    """Return a number below which no packing under this cap comes.
+    """Return a number of micro-batches below which no packing under this cap comes (Martello and Toth 1990, bound L2).
 
     The largest, over a threshold, of: samples too long to share a micro-batch with one of the threshold or longer, and
-    what the others take beyond the room beside long ones (Martello and Toth 1990, bound L2).
+    what the others take beyond the room beside long ones.
     """
     rising = np.sort(tokens_N)
     before = np.concatenate([[0.0], rising.cumsum()])
@@ -579,10 +576,9 @@ Cut = list[tuple[int, int]]
 def search_padded(problem: PackingProblem, per_rank: int | None, lower_bound_seconds: float) -> Bins | None:
     """Return padded micro-batches that end early, ``per_rank`` for each rank or as many as it needs; None if none fit.
 
-    No packing ends before ``lower_bound_seconds`` seconds. The sorted samples are cut contiguously: the longest of a
-    micro-batch may as well hold the next longest. For a given end, each cut goes to the rank with most work left until
-    then, which takes as many samples as the cap and that work allow, and no more than where padding says to begin
-    another. Bisection finds the earliest end.
+    The sorted samples are cut contiguously: the longest of a micro-batch may as well hold the next longest. For a given
+    end, each cut goes to the rank with most work left until then, which takes as many samples as the cap and that work
+    allow, and no more than where padding says to begin another. Bisection finds the earliest end.
     """
     samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
     # padding is reduced among 90%; the others make ranks end together

@@ -79,10 +79,10 @@ def split(
     Minimizes ``max_i t_i(x_i) + comm_i`` where ``sum_i x_i`` is the global batch, ``lower_i <= x_i <= upper_i``
     and ``x_i`` is a multiple of ``batch_multiple``. No split ends earlier, not even by one float64.
 
-    Several splits may end equally early, because times tie or curves are flat. Then workers with equal curves get the
-    same, up to one batch multiple; a faster worker never gets less than a slower one with the same bounds; and if there
-    is plenty of room, every worker gets the same share of what it could do of the batch in that time. A worker that its
-    own lower bound makes late does not delay the others: they still end as early as possible.
+    Of several splits that end equally early, workers with equal curves get the same, up to one batch multiple; a faster
+    worker never gets less than a slower one with the same bounds; and if there is plenty of room, every worker gets the
+    same share of what it could do of the batch in that time. A worker that its own lower bound makes late does not
+    delay the others: they still end as early as possible.
 
     Parameters
     ----------
@@ -135,13 +135,8 @@ def split(
 def evaluate(curves: Curves, sizes: ArrayLike) -> Split:
     """Return how long given sizes take under the curves, ``[W]``, without regard to memory limits.
 
-    Raises
-    ------
-    ValueError
-        If sizes are not one number for each worker, or one for all, finite and not negative.
+    Sizes are one number for each worker, or one for all.
 
-    Examples
-    --------
     >>> evaluate(Curves.from_speed(np.array([100.0, 200.0])), [60, 60]).makespan
     0.6
     """
@@ -154,11 +149,10 @@ def evaluate(curves: Curves, sizes: ArrayLike) -> Split:
 def safety_factor(spread: Array, risk: float = 1.0) -> Array:
     """Return the factor by which to stretch each worker's curve, ``[W]``: 1 for the least noisy worker.
 
-    A barrier waits for the last worker, and a noisy worker is often the last. Errors are taken to be log-normal with
-    log deviation ``sigma = sqrt(log(1 + spread**2))``. Each worker is planned at the time that it exceeds as rarely as
-    W normal errors exceed their expected maximum: ``exp(risk * z * (sigma - min sigma))``, where ``z`` is the expected
-    maximum of W standard normal numbers (Blom's approximation). The rule is this library's own, chosen by simulating
-    ``E[max_i x_i / v_i]``: ``risk = 1`` is close to optimal for 8 to 512 workers.
+    A barrier waits for the last worker, often a noisy one. Errors are taken to be log-normal with log deviation
+    ``sigma = sqrt(log(1 + spread**2))``, and the factor is ``exp(risk * z * (sigma - min sigma))``, where ``z`` is the
+    expected maximum of W standard normal numbers (Blom's approximation). The rule is this library's own, chosen by
+    simulating ``E[max_i x_i / v_i]``: ``risk = 1`` is close to optimal for 8 to 512 workers.
 
     Parameters
     ----------
@@ -307,7 +301,7 @@ def _validated_column(
 
 def _require_feasible(low: Array, high: Array, total_multiples: int, batch_multiple: int) -> None:
     rounded = "" if batch_multiple == 1 else f", rounded inward to multiples of {batch_multiple},"
-    total, minimum, maximum = total_multiples * batch_multiple, low.sum() * batch_multiple, high.sum() * batch_multiple
+    total, minimum, maximum = (number * batch_multiple for number in (total_multiples, low.sum(), high.sum()))
     if minimum > total:
         raise ValueError(
             f"the lower bounds{rounded} sum to {minimum:.0f}, more than the global_batch {total}: lower them"
@@ -326,12 +320,11 @@ def _require_feasible(low: Array, high: Array, total_multiples: int, batch_multi
         )
 
 
-# The earliest deadline is an exact selection. The end times of each worker's multiples never decrease, so they form W
-# sorted rows. With R multiples above the lower bounds, the deadline is the R-th smallest number of all rows together:
-# count the multiples that end by a pivot, keep the side that holds the R-th, and rank the few that are left. Newton
-# steps choose the pivots, because curves are nearly straight: three to six turns are usual. Times are computed in one
-# place, `SplitProblem.seconds`, and every decision compares exactly those numbers: the shortest makespan is the
-# shortest in float64, not up to a tolerance.
+# The earliest deadline is an exact selection. The end times of each worker's multiples never decrease: W sorted rows.
+# With R multiples above the lower bounds, the deadline is the R-th smallest number of all rows together: count the
+# multiples that end by a pivot, keep the side that holds the R-th, and rank the few that are left. Newton steps choose
+# the pivots: curves are nearly straight, so three to six are usual. Every decision compares the very numbers that
+# `SplitProblem.seconds` computes: the makespan is the shortest in float64, not up to a tolerance.
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,9 +389,9 @@ class SplitProblem:
 def solve_split(problem: SplitProblem, total_multiples: int) -> Array:
     """Return the multiples of each worker, ``[W]``: they sum to ``total_multiples`` and end as early as possible.
 
-    The fleet can often end more than ``total_multiples`` by the earliest deadline, because times tie or curves are
-    flat. If that is enough, one batch multiple is taken back from each of those that would end last. If not, every
-    worker gets the same share of what it could do of the batch by the deadline.
+    The fleet can often end more by the earliest deadline, because times tie or curves are flat. If that is enough, one
+    multiple is taken back from each of those that would end last. If not, every worker gets the same share of what it
+    could do of the batch by the deadline.
     """
     if problem.lower.sum() == total_multiples:
         return problem.lower
@@ -418,8 +411,7 @@ def _evenly_used(
 ) -> tuple[Array, Mask]:
     """Return the multiples at the lowest use that is enough, and which workers reach it with their last one.
 
-    A worker's use is its multiples divided by what its curve alone, without the upper bound, would allow by the
-    deadline.
+    A worker's use is its multiples over what its curve alone, without the upper bound, would allow by the deadline.
     """
     able = replace(problem, upper=np.full(len(multiples_W), float(total_multiples))).multiples_within(deadline)
     zero = np.zeros(len(multiples_W))
@@ -443,8 +435,8 @@ def _remove_excess(problem: SplitProblem, multiples_W: Array, last_W: Mask, exce
 def earliest_deadline(problem: SplitProblem, total_multiples: int) -> tuple[float, Array]:
     """Return the smallest float64 by which the fleet ends ``total_multiples``, and the most of each worker, ``[W]``.
 
-    ``total_multiples`` must be above the sum of the lower bounds and at most the sum of the upper bounds. The multiples
-    that a lower bound forces on a worker do not count, however late they end: only the remaining work leaves a choice.
+    ``total_multiples`` must be above the sum of the lower bounds and at most that of the upper ones. Multiples that a
+    lower bound forces on a worker do not count, however late they end: only the remaining work leaves a choice.
     """
     done, bound = problem.lower, problem.upper
     # Bisecting the bit patterns halves the number of float64 that are left, so the search ends at one exact number.
