@@ -67,7 +67,6 @@ class Auto(Calibrated):
         "a_silent_worker_leaves_others_alone": "its correction of the network is learned from all workers together"
     }
 
-    _is_warning_free: ClassVar[bool] = True
     _no_large_errors: bool = False
     _unconfirmed_rise_W: Mask | None = None
 
@@ -105,7 +104,7 @@ class Auto(Calibrated):
             error_W = np.where(warming_W, np.nan, error_W)
         self._unconfirmed_rise_W = None
         # Nobody is far off now, or was before: nobody has jumped.
-        if not (self._all_reports_usual and self._no_large_errors and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
+        if not (self._no_large_errors and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
             jumped_W = self._find_jumped(error_W)
             if any_true(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
                 self._mixture._forget(jumped_W)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,6 @@ class LastValue(FleetPredictor):
     >>> model.predict().speed
     array([128.,  64.])
     """
-
-    _is_warning_free: ClassVar[bool] = True
 
     def initial_state(self, num_workers: int) -> dict[str, Array]:
         return {"last": np.full(num_workers, np.nan)}
@@ -73,7 +71,6 @@ class EWMA(FleetPredictor):
     array([80.])
     """
 
-    _is_warning_free: ClassVar[bool] = True
     smoothing_: float = 0.2
 
     def __init__(self, smoothing: float | None = 0.2) -> None:
@@ -256,7 +253,6 @@ class LocalLevel(FleetPredictor):
         else:
             self.state, self.shared_state = together.state, together.shared_state
         self.workers = (*self.workers, *together.workers)
-        self._all_reports_usual = False
 
     def initial_state(self, num_workers: int) -> dict[str, Array]:
         return {name: np.full(num_workers, np.nan) for name in ("level", "doubt", "when")}

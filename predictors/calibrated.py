@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, all_finite, any_true
+from paceline._arrays import Array, all_finite, any_true
 from paceline._curves import Curves
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import FleetPredictor, fill_unknown_speeds
@@ -109,8 +109,7 @@ class Calibrated(NestedPredictor):
         width = NORMAL_SCORES_L[HIGH_INDEX] - NORMAL_SCORES_L[LOW_INDEX]
         sigma_W = (error_WL[:, HIGH_INDEX] - error_WL[:, LOW_INDEX]) / width
         spread_W = np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0)))
-        if not self._all_reports_usual:
-            spread_W = np.where(np.isnan(spread_W), np.inf, spread_W)
+        spread_W = np.where(np.isnan(spread_W), np.inf, spread_W)
         return Forecast(speed_W, spread_W, curves, QUANTILE_LEVELS, quantiles_WL)
 
     def _error_quantiles(self, horizon: int, horizon_state: HorizonState | None) -> Array:
@@ -153,20 +152,15 @@ class Calibrated(NestedPredictor):
         rows, error_W = horizon_state.state, log_speed_W - past_forecast_WP[:, 0]
         first_W = (rows["compared"] == 0) & np.isfinite(error_W)
         if any_true(first_W):
-            rows["scale"] = np.where(
-                first_W, math.pow(horizon_state.horizon, HORIZON_WIDENING_POWER) * self.state["scale"], rows["scale"]
-            )
+            wider_W = math.pow(horizon_state.horizon, HORIZON_WIDENING_POWER) * self.state["scale"]
+            rows["scale"] = np.where(first_W, wider_W, rows["scale"])
             rows["multiples"] = np.where(first_W[:, None], self.state["multiples"], rows["multiples"])
             rows["compared"] = np.where(first_W, 10.0, rows["compared"])
-        _track_quantiles(rows, error_W, past_forecast_WP[:, 1:], is_settled=False)
+        _track_quantiles(rows, error_W, past_forecast_WP[:, 1:])
 
     def _track_error(self, error_W: Array) -> None:
-        # Without new workers or missing reports there is a shorter way.
-        # intervals of early errors differ
-        fewest = np.minimum.reduce(self.state["compared"])
-        settled = self._all_reports_usual and bool(fewest >= EARLY_FADING / SCALE_SMOOTHING)
         super()._track_error(error_W)
-        _track_quantiles(self.state, error_W, self.state["quantiles"], settled)
+        _track_quantiles(self.state, error_W, self.state["quantiles"])
 
 
 def _forecasts_only_speed(predictor: FleetPredictor) -> bool:
@@ -175,34 +169,23 @@ def _forecasts_only_speed(predictor: FleetPredictor) -> bool:
     return type(predictor).make_forecast is FleetPredictor.make_forecast
 
 
-def _track_quantiles(worker_states: dict[str, Array], error_W: Array, predicted_WL: Array, is_settled: bool) -> None:
+def _track_quantiles(worker_states: dict[str, Array], error_W: Array, predicted_WL: Array) -> None:
     """Move every quantile by whether the stated one held; a worker that did not report keeps its quantiles."""
     size_W = np.maximum(np.abs(error_W), 1e-4)
     sudden_W = _find_sudden_noise(worker_states, error_W, size_W)
-    is_settled = is_settled and sudden_W is None
-    rate: Array | float = SCALE_SMOOTHING
-    if not is_settled:
-        rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + worker_states["compared"]))
+    seen_W, scale_W, multiples_WL = np.isfinite(error_W), worker_states["scale"], worker_states["multiples"]
+    rate_W = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + worker_states["compared"]))
     # one error counts for at most ten scales
-    scale_W = worker_states["scale"] + rate * (
-        np.minimum(size_W, 10.0 * worker_states["scale"]) - worker_states["scale"]
-    )
+    later_W = scale_W + rate_W * (np.minimum(size_W, 10.0 * scale_W) - scale_W)
+    scale_W = np.where(seen_W, np.where(np.isnan(later_W), size_W, later_W), scale_W)
     # a quantile moves by 0.15 running scales per iteration
-    moved_WL = worker_states["multiples"] + 0.15 * (np.array(QUANTILE_LEVELS) - (error_W[:, None] <= predicted_WL))
-    seen_W: Mask | float = 1.0
-    if not is_settled:
-        seen_W = np.isfinite(error_W)
-        scale_W = np.where(seen_W, np.where(np.isnan(scale_W), size_W, scale_W), worker_states["scale"])
-        moved_WL = np.where(seen_W[:, None] & np.isfinite(predicted_WL), moved_WL, worker_states["multiples"])
+    moved_WL = multiples_WL + 0.15 * (np.array(QUANTILE_LEVELS) - (error_W[:, None] <= predicted_WL))
+    moved_WL = np.where(seen_W[:, None] & np.isfinite(predicted_WL), moved_WL, multiples_WL)
     crossed_WL = moved_WL[:, 1:] < moved_WL[:, :-1]
     if any_true(crossed_WL):  # few quantiles ever cross
         crossed_W = crossed_WL.any(axis=1)
         moved_WL[crossed_W] = np.sort(moved_WL[crossed_W], axis=1)
-    worker_states["scale"], worker_states["multiples"], worker_states["compared"] = (
-        scale_W,
-        moved_WL,
-        worker_states["compared"] + seen_W,
-    )
+    worker_states |= {"scale": scale_W, "multiples": moved_WL, "compared": worker_states["compared"] + seen_W}
     # wider by 3/n after n errors, about as Student's t: the scale is uncertain too
     wide_W = scale_W * (1.0 + 3.0 / (1.0 + worker_states["compared"]))
     worker_states["quantiles"] = wide_W[:, None] * worker_states["multiples"]

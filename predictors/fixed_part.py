@@ -111,8 +111,7 @@ class FixedTimePredictor:
         size_W, speed_W = np.asarray(report.samples, dtype=np.float64), report.speed
         if len(speed_W) != len(self._worker_states["size"]):
             self.predictor.observe(report)  # which refuses it
-        if not report.complete:
-            size_W = np.where(np.isfinite(speed_W) & np.isfinite(size_W), size_W, np.nan)
+        size_W = np.where(np.isfinite(speed_W), size_W, np.nan)
         reference = self._reference_size
         if reference is None and np.isfinite(size_W).any():
             reference = float(np.nanmean(size_W))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Mask, all_true, any_true
+from paceline._arrays import Array, Mask, any_true
 from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED, Forecast, Report
 
 if TYPE_CHECKING:
@@ -153,9 +153,6 @@ class FleetPredictor(Params):
 
     workers: tuple[str, ...] = ()
 
-    _is_warning_free: ClassVar[bool] = False
-    """True if usual reports cannot raise floating point warnings: silencing these costs a small fleet much."""
-
     _error_smoothing: ClassVar[float] = 0.05
     """Weight of the newest squared error: the spread remembers about the last 20 iterations."""
 
@@ -168,7 +165,6 @@ class FleetPredictor(Params):
         self.state: dict[str, Array] = {}
         self.shared_state: dict[str, Array] = {}
         self._cached_covariates: tuple[bytes, Array] = (b"", np.empty((0, 0)))
-        self._all_reports_usual = False
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__") and "_cached_covariates" not in self.__dict__:
@@ -242,7 +238,6 @@ class FleetPredictor(Params):
         self.workers = names
         self.state = self._initial_worker_states(len(names))
         self.shared_state = self.initial_shared_state()
-        self._all_reports_usual = False
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
@@ -252,7 +247,6 @@ class FleetPredictor(Params):
             newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self.state.items()}
         self.state = _to_fortran_order(newcomer)
         self.workers = (*self.workers, worker)
-        self._all_reports_usual = False
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
@@ -268,6 +262,7 @@ class FleetPredictor(Params):
         i = self._worker_index(old)
         self.workers = (*self.workers[:i], self._validate_new_name(new), *self.workers[i + 1 :])
 
+    @np.errstate(all="ignore")  # reports may hold any number; what comes of it is clipped or counts as missing
     def observe(self, report: Report) -> None:
         """Learn from the measurements of the iteration just finished, and how far its forecast was off."""
         self._require_fleet()
@@ -276,44 +271,27 @@ class FleetPredictor(Params):
                 f"the report must have one entry for each of the {len(self.workers)} workers, got {len(report.speed)}; "
                 "call reset, join or leave when the fleet changes"
             )
-        covariates_WD = self._validated_covariates(report.covariates)
-        if self._is_warning_free and self._all_reports_usual and report.complete:
-            self._learn_report(report, covariates_WD)
-        else:
-            self._learn_report_quietly(report, covariates_WD)
-
-    def _learn_report(self, report: Report, covariates_WD: Array) -> None:
-        """Compare a report with its forecast, then learn from it: the forecast was made without it."""
-        speed_W = report.speed
+        covariates_WD, speed_W = self._validated_covariates(report.covariates), report.speed
         if report.out_of_memory is not None:  # such a worker did not process its samples
             speed_W = np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, speed_W)
         error_W = np.log(speed_W / self.forecast_speed_at(np.asarray(report.samples, dtype=np.float64), covariates_WD))
-        # One question to all workers at once: usual reports pass no further guard.
-        if not (self._all_reports_usual and np.maximum.reduce(error_W) <= MAX_UNCONFIRMED_RISE):  # NaN is not
-            self._all_reports_usual = False
-            doubted_W = self._find_unconfirmed(error_W, speed_W)
-            if any_true(doubted_W):
-                report = hide_workers(report, doubted_W)
-                speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
+        doubted_W = self._find_unconfirmed(error_W, speed_W)
+        if any_true(doubted_W):
+            report = hide_workers(report, doubted_W)
+            speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
         self._track_error(error_W)
         saved = {name: self.state[name] for name in ("squared_error", "doubted")}
         self.update_from_report(report, speed_W, covariates_WD)
         if not saved.keys() <= self.state.keys():  # update may replace the state that initial_state made
             self.state |= saved
 
-    # Reports may hold any number; what comes of it is clipped or counts as missing.
-    _learn_report_quietly = np.errstate(all="ignore")(_learn_report)
-
+    @np.errstate(all="ignore")
     def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer."""
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
         self._require_fleet()
-        covariates_WD = self._validated_covariates(covariates)
-        if self._is_warning_free and self._all_reports_usual:
-            return self.make_forecast(covariates_WD, horizon)
-        with np.errstate(all="ignore"):
-            return self.make_forecast(covariates_WD, horizon)
+        return self.make_forecast(self._validated_covariates(covariates), horizon)
 
     def predict_frame(
         self, horizons: Sequence[int] = (1,), *, covariates: ArrayLike | None = None, interval: float = 0.9
@@ -414,11 +392,8 @@ class FleetPredictor(Params):
         """Smooth each worker's squared error in log speed: half as fast counts the same as twice as fast."""
         before_W, newest_W = self.state["squared_error"], np.square(error_W)
         smoothed_W = before_W + self._error_smoothing * (newest_W - before_W)
-        if not self._all_reports_usual:
-            known_W = np.where(np.isfinite(before_W), smoothed_W, newest_W)
-            smoothed_W = np.where(np.isfinite(newest_W), known_W, before_W)
-            self._all_reports_usual = all_true(np.isfinite(smoothed_W)) and not any_true(self.state["doubted"])
-        self.state["squared_error"] = smoothed_W
+        known_W = np.where(np.isnan(before_W), newest_W, smoothed_W)
+        self.state["squared_error"] = np.where(np.isfinite(newest_W), known_W, before_W)
 
     def _forget(self, reset_W: Mask) -> None:
         """Reset these workers to their initial state; the others keep theirs."""
@@ -427,7 +402,6 @@ class FleetPredictor(Params):
             # A new array, not a change in place: caches recognize the state that they belong to by its arrays.
             self.state[name] = rows.copy(order="F")
             self.state[name][reset_W] = fresh[name]
-        self._all_reports_usual = False
 
     def _find_unconfirmed(self, error_W: Array, speed_W: Array) -> Mask:
         """Return whose speeds are not accepted yet: those far above the forecast for the first time.
@@ -444,8 +418,6 @@ class FleetPredictor(Params):
     def _spread(self, speed_W: Array, horizon: int) -> Array:
         """Return the relative deviation of these speeds; infinite where a speed is NaN or was never compared."""
         spread_W = np.sqrt(self.state["squared_error"] * horizon)
-        if self._all_reports_usual:  # all have been compared, so all are forecast
-            return np.asarray(spread_W)
         return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 
     def _initial_worker_states(self, num_workers: int) -> dict[str, Array]:

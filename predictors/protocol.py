@@ -71,28 +71,16 @@ class Report:
                 f"samples and seconds must both have one entry per worker, "
                 f"got the shapes {samples.shape} and {seconds.shape}"
             )
-        minimum, maximum = np.minimum.reduce, np.maximum.reduce
-        # Questions to all workers at once, and no floating point warnings to silence: the usual report.
-        bounded = maximum(samples, initial=0.0) < MAX_VALUE and maximum(seconds, initial=0.0) < np.inf  # NaN is not
-        if bounded and minimum(seconds, initial=np.inf) >= MIN_SECONDS:
+        with np.errstate(all="ignore"):
             speed = samples / seconds
-            if minimum(speed, initial=np.inf) >= MIN_SPEED and maximum(speed, initial=0.0) <= MAX_SPEED:
-                return speed
-        return _valid_speeds(samples, seconds)
+        # The speed is not above 0 if samples are not, or if seconds are infinite.
+        usable = (seconds >= MIN_SECONDS) & (speed > 0) & (samples < MAX_VALUE)
+        return np.where(usable, np.minimum(np.maximum(speed, MIN_SPEED), MAX_SPEED), np.nan)
 
     @cached_property
     def complete(self) -> bool:
         """True if every worker has a usable report, and none ran out of memory."""
         return self.out_of_memory is None and all_finite(self.speed)
-
-
-@np.errstate(divide="ignore", invalid="ignore", over="ignore")
-def _valid_speeds(samples_W: Array, seconds_W: Array) -> Array:
-    """Return valid speeds, NaN where a worker has no usable report."""
-    speed_W = samples_W / seconds_W
-    # The speed is not above 0 if samples are not, or if seconds are infinite.
-    usable_W = (seconds_W >= MIN_SECONDS) & (speed_W > 0) & (samples_W < MAX_VALUE)
-    return np.where(usable_W, np.minimum(np.maximum(speed_W, MIN_SPEED), MAX_SPEED), np.nan)
 
 
 @dataclass(frozen=True, eq=False)
