@@ -20,6 +20,7 @@ from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED, Forecast, Predict
 QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """The quantiles that are tracked; those in between are interpolated."""
 
+LEVELS_L = np.array(QUANTILE_LEVELS)
 NORMAL_SCORES_L = np.array([NormalDist().inv_cdf(level) for level in QUANTILE_LEVELS])
 
 LOW_INDEX, HIGH_INDEX = QUANTILE_LEVELS.index(0.05), QUANTILE_LEVELS.index(0.95)
@@ -179,7 +180,7 @@ def _track_quantiles(worker_states: dict[str, Array], error_W: Array, predicted_
     later_W = scale_W + rate_W * (np.minimum(size_W, 10.0 * scale_W) - scale_W)
     scale_W = np.where(seen_W, np.where(np.isnan(later_W), size_W, later_W), scale_W)
     # a quantile moves by 0.15 running scales per iteration
-    moved_WL = multiples_WL + 0.15 * (np.array(QUANTILE_LEVELS) - (error_W[:, None] <= predicted_WL))
+    moved_WL = multiples_WL + 0.15 * (LEVELS_L - (error_W[:, None] <= predicted_WL))
     moved_WL = np.where(seen_W[:, None] & np.isfinite(predicted_WL), moved_WL, multiples_WL)
     crossed_WL = moved_WL[:, 1:] < moved_WL[:, :-1]
     if any_true(crossed_WL):  # few quantiles ever cross

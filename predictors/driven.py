@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, all_finite, any_true, finite_mean
+from paceline._arrays import Array, Mask, any_true, finite_mean
 from paceline.predictors.averages import smooth
 from paceline.predictors.fleet import FleetPredictor
 
@@ -44,7 +44,6 @@ class CorrectedEWMAs(FleetPredictor):
         self.fading = fading
         self.columns = len(self.smoothings)
         self._weights = np.array(self.smoothings)
-        self._reports_to_settle = fading / min(self.smoothings)
         self.corrected_column = corrected_column
         self.covariates = tuple(covariates)
         self._cached_deviations: _CovariateDeviations | None = None
@@ -101,17 +100,13 @@ class CorrectedEWMAs(FleetPredictor):
 
     def _compute_deviations(self, covariates_WD: Array, columns: slice) -> _CovariateDeviations:
         rows, fleet = self.state, self.shared_state
-        current_WK = covariates_WD[:, columns]
+        current_WK = covariates_WD[:, columns]  # a missing covariate keeps its last value
+        current_WK = np.where(np.isnan(current_WK), rows["covariate"][:, columns], current_WK)
         deviation_WK = current_WK - rows["covariate_level"][:, columns]
-        if not (complete := all_finite(deviation_WK)):  # a missing covariate keeps its last value
-            current_WK = np.where(np.isnan(current_WK), rows["covariate"][:, columns], current_WK)
-            deviation_WK = current_WK - rows["covariate_level"][:, columns]
         standardized_WK = deviation_WK / (fleet["unit"][columns] + 1e-150)
-        np.minimum(np.maximum(standardized_WK, -MAX_MOVE, out=standardized_WK), MAX_MOVE, out=standardized_WK)
-        if not complete:
-            standardized_WK[np.isnan(standardized_WK)] = 0.0
-        correction_W = standardized_WK @ fleet["effects"][columns]
-        np.minimum(np.maximum(correction_W, -MAX_STEP, out=correction_W), MAX_STEP, out=correction_W)
+        standardized_WK = np.minimum(np.maximum(standardized_WK, -MAX_MOVE), MAX_MOVE)
+        standardized_WK[np.isnan(standardized_WK)] = 0.0
+        correction_W = np.minimum(np.maximum(standardized_WK @ fleet["effects"][columns], -MAX_STEP), MAX_STEP)
         return _CovariateDeviations(
             rows["level"], covariates_WD, current_WK, deviation_WK, standardized_WK, correction_W
         )
@@ -124,11 +119,12 @@ class CorrectedEWMAs(FleetPredictor):
                 self.shared_state["known"], self._cached_deviations = known_D + new_D, None
         if (columns := self._reported_columns()).stop:
             self._learn(np.log(speed_W), self._covariate_deviations(covariates_WD, columns), columns)
-        seen_W, weight = self.state["seen"], self._weights
-        if np.minimum.reduce(seen_W) < self._reports_to_settle:
-            weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
-        self.state["level"] = smooth(self.state["level"], speed_W[:, None], weight)
-        self.state["seen"] = seen_W + np.isfinite(speed_W)
+        self.state["level"] = smooth(self.state["level"], speed_W[:, None], self._newest_weights(self._weights))
+        self.state["seen"] = self.state["seen"] + np.isfinite(speed_W)
+
+    def _newest_weights(self, smoothings: Array) -> Array:
+        """Return the weight of each worker's newest report in averages of these smoothings, ``[W, S]``."""
+        return np.maximum(smoothings, self.fading / (self.fading + self.state["seen"][:, None]))
 
     def _learn(self, log_speed_W: Array, deviations: _CovariateDeviations, columns: slice) -> None:
         """Add this iteration's examples, and move the covariates' averages as that of the speed will move."""
@@ -138,20 +134,15 @@ class CorrectedEWMAs(FleetPredictor):
         # Huber's weight, in units of each worker's errors
         weight_W = 1.0 / (np.maximum(size_W / HUBER_BOUND, scale_W) * scale_W)
         error_W = usual_W + 0.05 * (np.minimum(size_W, 5.0 * usual_W) - usual_W)
-        rate: Array | float = self._weights[self.corrected_column]
-        if settled := np.minimum.reduce(seen_W) >= self._reports_to_settle:
-            level_WK = deviations.current_WK - (1.0 - rate) * deviations.deviation_WK
-        else:
-            rate = np.maximum(rate, self.fading / (self.fading + seen_W))
-            level_WK = deviations.current_WK - (1.0 - rate)[:, None] * deviations.deviation_WK
-        if not (settled and all_finite(error_W) and all_finite(level_WK)):
-            reported_W = np.isfinite(off_W)
-            example_W = reported_W & np.isfinite(usual_W) & (seen_W >= 4)
-            weight_W, off_W = np.where(example_W, weight_W, 0.0), np.where(example_W, off_W, 0.0)
-            error_W = np.where(reported_W, np.where(np.isnan(usual_W), size_W, error_W), usual_W)
-            before_WK = rows["covariate_level"][:, columns]
-            level_WK = np.where(reported_W[:, None] & np.isfinite(level_WK), level_WK, before_WK)
-            level_WK = np.where(np.isnan(before_WK), deviations.current_WK, level_WK)
+        rate_W1 = self._newest_weights(self._weights[self.corrected_column])
+        level_WK = deviations.current_WK - (1.0 - rate_W1) * deviations.deviation_WK
+        reported_W = np.isfinite(off_W)
+        example_W = reported_W & np.isfinite(usual_W) & (seen_W >= 4)
+        weight_W, off_W = np.where(example_W, weight_W, 0.0), np.where(example_W, off_W, 0.0)
+        error_W = np.where(reported_W, np.where(np.isnan(usual_W), size_W, error_W), usual_W)
+        before_WK = rows["covariate_level"][:, columns]
+        level_WK = np.where(reported_W[:, None] & np.isfinite(level_WK), level_WK, before_WK)
+        level_WK = np.where(np.isnan(before_WK), deviations.current_WK, level_WK)
         rows["error"] = error_W
         rows["covariate"] = _replace_columns(rows["covariate"], columns, deviations.current_WK)
         rows["covariate_level"] = _replace_columns(rows["covariate_level"], columns, level_WK)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, all_finite, any_true
+from paceline._arrays import Array, Mask, any_true
 from paceline._curves import Curves
 from paceline.predictors.fleet import hide_workers
 from paceline.predictors.nested import NestedPredictor, as_fleet_predictor
@@ -61,64 +61,56 @@ class PeriodicEvents(NestedPredictor):
             "due_effect": np.zeros(num_workers),
         }
 
-    def _find_scheduled(self, horizon: int = 1) -> Mask | None:
-        """Return who has a scheduled event in the iteration ``horizon`` ahead, ``None`` if no worker has."""
-        event_W = self.state["due"] == self.state["seen"] + (horizon - 1)
-        return event_W if any_true(event_W) else None
-
     def _has_likely_schedule(self) -> Mask:
         """Return whose schedule is unlikely to be chance: each return has the probability of any event."""
         rate_W = (self.state["events"] + 1.0) / (self.state["seen"] + 2.0)
         # prior odds that equal intervals are a schedule
         return np.asarray(rate_W ** (1.0 + self.state["returns"]) < 0.01)
 
-    def _scheduled_effects(self, scheduled_W: Mask) -> Array:
-        """Return the change of log speed by scheduled events, of those who are due and whose schedule is believed."""
+    def _scheduled_effects(self, horizon: int) -> Array:
+        """Return the change of log speed by events ``horizon`` iterations ahead whose schedule is believed, else 0."""
+        scheduled_W = self.state["due"] == self.state["seen"] + (horizon - 1)
+        if not any_true(scheduled_W):
+            return np.zeros(len(scheduled_W))
         return np.where(scheduled_W & self._has_likely_schedule(), self.state["due_effect"], 0.0)
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        log_W, scheduled_W = self._inner[0].forecast_log_speed(covariates_WD, horizon), self._find_scheduled(horizon)
-        return log_W if scheduled_W is None else log_W + self._scheduled_effects(scheduled_W)
+        return self._inner[0].forecast_log_speed(covariates_WD, horizon) + self._scheduled_effects(horizon)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        speed_W, scheduled_W = self._inner[0].forecast_speed(covariates_WD, horizon), self._find_scheduled(horizon)
-        return speed_W if scheduled_W is None else speed_W * np.exp(self._scheduled_effects(scheduled_W))
+        return self._inner[0].forecast_speed(covariates_WD, horizon) * np.exp(self._scheduled_effects(horizon))
 
     def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
-        speed_W, scheduled_W = self._inner[0].forecast_speed_at(samples_W, covariates_WD), self._find_scheduled()
-        return speed_W if scheduled_W is None else speed_W * np.exp(self._scheduled_effects(scheduled_W))
+        return self._inner[0].forecast_speed_at(samples_W, covariates_WD) * np.exp(self._scheduled_effects(1))
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
-        forecast, scheduled_W = self._inner[0].make_forecast(covariates_WD, horizon), self._find_scheduled(horizon)
-        speed_W, curves = forecast.speed, forecast.batch_time
-        if scheduled_W is not None:
-            factor_W = np.exp(self._scheduled_effects(scheduled_W))
-            speed_W = np.clip(speed_W * factor_W, MIN_SPEED, MAX_SPEED)
-            if curves is not None:
-                floor_W, slope_W, intercept_W = (c / factor_W for c in (curves.floor, curves.slope, curves.intercept))
-                curves = Curves(floor_W, slope_W, intercept_W, curves.limit)
+        forecast, factor_W = (
+            self._inner[0].make_forecast(covariates_WD, horizon),
+            np.exp(self._scheduled_effects(horizon)),
+        )
+        speed_W, curves = np.minimum(np.maximum(forecast.speed * factor_W, MIN_SPEED), MAX_SPEED), forecast.batch_time
+        if curves is not None:
+            floor_W, slope_W, intercept_W = (c / factor_W for c in (curves.floor, curves.slope, curves.intercept))
+            curves = Curves(floor_W, slope_W, intercept_W, curves.limit)
         return Forecast(speed_W, self._spread(speed_W, horizon), curves)
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         inner, rows = self._inner[0], self.state
         samples_W = np.asarray(report.samples, dtype=np.float64)
         error_W = np.log(speed_W / inner.forecast_speed_at(samples_W, covariates_WD))
-        size_W, mean_W, scheduled_W = np.abs(error_W), rows["usual"], self._find_scheduled()
+        size_W, mean_W, scheduled_W = np.abs(error_W), rows["usual"], rows["due"] == rows["seen"]
         # an event is an error beyond 15% and beyond five usual ones
         event_W = size_W > np.maximum(0.15, 5.0 * mean_W)
         # the newest error weighs 5% in the usual one, and counts for at most 3 of it
         bounded_W = np.minimum(size_W, 3.0 * mean_W + 1e-3)
         smoothed_W = mean_W + 0.05 * (bounded_W - mean_W)
-        seen: Mask | float = 1.0
-        if not all_finite(smoothed_W):
-            smoothed_W = np.where(np.isnan(error_W), mean_W, np.where(np.isnan(mean_W), size_W, smoothed_W))
-            seen = np.isfinite(speed_W)
-        if scheduled_W is not None or any_true(event_W):
-            known_W = np.isfinite(error_W)
-            hidden_W = self._learn_events(error_W, event_W, known_W & (False if scheduled_W is None else scheduled_W))
+        smoothed_W = np.where(np.isnan(error_W), mean_W, np.where(np.isnan(mean_W), size_W, smoothed_W))
+        seen_W = np.isfinite(speed_W)
+        if any_true(scheduled_W | event_W):
+            hidden_W = self._learn_events(error_W, event_W, np.isfinite(error_W) & scheduled_W)
             if any_true(hidden_W):
                 report, speed_W = hide_workers(report, hidden_W), np.where(hidden_W, np.nan, speed_W)
-        rows["usual"], rows["seen"] = smoothed_W, rows["seen"] + seen
+        rows["usual"], rows["seen"] = smoothed_W, rows["seen"] + seen_W
         inner.update_from_report(report, speed_W, covariates_WD)
 
     def _learn_events(self, error_W: Array, event_W: Mask, scheduled_W: Mask) -> Mask:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Mask, all_finite
+from paceline._arrays import Array, all_finite
 from paceline.predictors.averages import smooth
 from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import DAMAGED, FleetPredictor, load_finite, validated_covariate_names
@@ -116,18 +116,11 @@ def advance_inputs(worker_states: WorkerStates, log_speed_W: Array, covariates_W
     moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, worker_states["log_speed"][:, :-1]
     bounded_W = np.minimum(change_W, 5.0 * scale_W)
     later_W = worker_states["scale"] + SCALE_SMOOTHING * (bounded_W - worker_states["scale"])
-    seen_W: Mask | float = 1.0
-    if all_finite(later_W):  # without gaps there is a shorter way
-        worker_states["log_speed"], worker_states["scale"] = moved_WR, later_W
-        worker_states["averages"] = worker_states["averages"] + SMOOTHINGS * (
-            log_speed_W[:, None] - worker_states["averages"]
-        )
-    else:
-        seen_W = np.isfinite(log_speed_W)
-        scale_W = np.where(np.isnan(worker_states["scale"]), change_W, later_W)
-        worker_states["scale"] = np.where(np.isfinite(change_W), scale_W, worker_states["scale"])
-        worker_states["log_speed"] = np.where(seen_W[:, None], moved_WR, worker_states["log_speed"])
-        worker_states["averages"] = smooth(worker_states["averages"], log_speed_W[:, None], SMOOTHINGS)
+    seen_W = np.isfinite(log_speed_W)
+    later_W = np.where(np.isnan(worker_states["scale"]), change_W, later_W)
+    worker_states["scale"] = np.where(np.isfinite(change_W), later_W, worker_states["scale"])
+    worker_states["log_speed"] = np.where(seen_W[:, None], moved_WR, worker_states["log_speed"])
+    worker_states["averages"] = smooth(worker_states["averages"], log_speed_W[:, None], SMOOTHINGS)
     if covariates_WD.shape[1]:
         _advance_covariates(worker_states, covariates_WD)
     worker_states["seen"] = worker_states["seen"] + seen_W

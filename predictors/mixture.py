@@ -206,30 +206,22 @@ def _learn_weights(
     error_W = log_speed_W - mean_W
     # a constant worker has no error to divide by
     size_W = np.maximum(np.abs(error_W), 1e-6)
+    before_W, seen_W = worker_states["scale"], np.isfinite(error_W)
     if is_further_horizon:
         # The running root mean square: far ahead, most of the error is that of few changes, which would count for
         # little beside their mean size. One error counts as at most 10 scales.
-        square_W, largest_W = np.square(worker_states["scale"]), np.minimum(size_W, 10.0 * worker_states["scale"])
+        square_W, largest_W = np.square(before_W), np.minimum(size_W, 10.0 * before_W)
         scale_W = np.asarray(np.sqrt(square_W + SCALE_SMOOTHING * (np.square(largest_W) - square_W)))
     else:
-        scale_W = worker_states["scale"] + SCALE_SMOOTHING * (
-            np.minimum(size_W, 5.0 * worker_states["scale"]) - worker_states["scale"]
-        )
-    everyone = all_finite(scale_W)  # everybody reported, and not for the first time
-    if not everyone:
-        scale_W = np.where(np.isnan(worker_states["scale"]), size_W, scale_W)
+        scale_W = before_W + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * before_W) - before_W)
+    scale_W = np.where(np.isnan(before_W), size_W, scale_W)
     better_WE = _clip_error((expected_WE - mean_W[:, None]) / scale_W[:, None])
     gain_WE = _clip_error(error_W / scale_W)[:, None] * better_WE
-    discount: Array | float = DISCOUNT
-    if not all_finite(gain_WE):
-        gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
-    if not everyone:
-        seen_W = np.isfinite(error_W)
-        discount = np.where(seen_W, DISCOUNT, 1.0)[:, None]
-        scale_W = np.where(seen_W, scale_W, worker_states["scale"])
-    worker_states["regret"] = discount * worker_states["regret"] + gain_WE
-    worker_states["square"] = discount * worker_states["square"] + np.square(gain_WE)
-    worker_states["scale"] = scale_W
+    gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
+    discount_W1 = np.where(seen_W, DISCOUNT, 1.0)[:, None]
+    worker_states["regret"] = discount_W1 * worker_states["regret"] + gain_WE
+    worker_states["square"] = discount_W1 * worker_states["square"] + np.square(gain_WE)
+    worker_states["scale"] = np.where(seen_W, scale_W, before_W)
 
 
 def _clip_error(error: Array) -> Array:

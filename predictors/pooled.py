@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array, all_finite, all_true, any_true
+from paceline._arrays import Array, all_true, any_true
 from paceline.predictors.linear import (
     NUM_SPEED_INPUTS,
     advance_inputs,
@@ -131,8 +131,7 @@ class Pooled(NestedPredictor):
         past_forecast_WP = horizon_state.swap_forecast(record_WP)
         inputs_WF = past_forecast_WP[:, 2:]
         target_W = (log_speed_W - past_forecast_WP[:, 0]) / past_forecast_WP[:, 1] - inputs_WF[:, NUM_SPEED_INPUTS]
-        if not all_finite(inputs_WF):  # nothing was expected yet, or a covariate was not known
-            inputs_WF[np.isnan(inputs_WF)] = 0.0
+        inputs_WF[np.isnan(inputs_WF)] = 0.0  # nothing was expected yet, or a covariate was not known
         step_W = inputs_WF @ horizon_state.shared_state["weights"][: inputs_WF.shape[1]]
         self._learn_weights(horizon_state.shared_state, target_W, step_W, inputs_WF)
 
@@ -140,11 +139,10 @@ class Pooled(NestedPredictor):
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
         error_W = target_W - step_W
         penalty_W = example_penalty(error_W, inputs_WF, len(fleet["weights"]))
-        if not all_finite(error_W):
-            seen_W = np.isfinite(error_W)
-            if not any_true(seen_W):
-                return
-            target_W, penalty_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, penalty_W, np.inf)
+        seen_W = np.isfinite(error_W)
+        if not any_true(seen_W):
+            return
+        target_W, penalty_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, penalty_W, np.inf)
         counted_FW, places = (inputs_WF / penalty_W[:, None]).T, inputs_WF.shape[1]
         # A new array, as what was asked before holds the old one. It forgets 0.2% per iteration: the last 500 count.
         products_FF = 0.998 * fleet["products"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, all_finite, any_true
+from paceline._arrays import Array, any_true
 from paceline.predictors.averages import speed_from_log
 from paceline.predictors.fleet import FleetPredictor
 
@@ -76,17 +76,14 @@ class Seasonal(FleetPredictor):
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         rows, log_speed_W, seen_W = self.state, np.log(speed_W), self.state["seen"]
-        off_W, known_W = log_speed_W - rows["level"], None
-        if not all_finite(off_W):  # without a report, and for the first
-            known_W = np.isfinite(off_W)
-            rows["level"] = np.where(np.isnan(rows["level"]), log_speed_W, rows["level"])
-            off_W = np.where(known_W, off_W, 0.0)
+        off_W = log_speed_W - rows["level"]
+        known_W = np.isfinite(off_W)  # False without a report, and for the first
+        rows["level"] = np.where(np.isnan(rows["level"]), log_speed_W, rows["level"])
+        off_W = np.where(known_W, off_W, 0.0)
         # running correlations over about 50 iterations
-        rate_W = np.maximum(0.02, 1.0 / (seen_W + 1.0))
+        rate_W = known_W * np.maximum(0.02, 1.0 / (seen_W + 1.0))
         # Otherwise a slow warm-up would hold the level down for dozens of iterations.
         fading_W = np.maximum(0.1, 2.0 / (2.0 + 1.0 + seen_W))
-        if known_W is not None:
-            rate_W = known_W * rate_W
         # Deviations count as at most 10 root mean squares. An event every k iterations is at most sqrt(k) of them, so
         # that none is cut, but a single stall is.
         largest = 10.0
@@ -103,5 +100,5 @@ class Seasonal(FleetPredictor):
         rows["power"] = rows["power"] + rate_W * (np.square(newest_W) - rows["power"])
         shifted_WL = np.empty_like(past_WL)
         shifted_WL[:, 0], shifted_WL[:, 1:] = newest_W, past_WL[:, :-1]
-        rows["deviations"] = shifted_WL if known_W is None else np.where(known_W[:, None], shifted_WL, past_WL)
-        rows["seen"] = seen_W + (1.0 if known_W is None else known_W)
+        rows["deviations"] = np.where(known_W[:, None], shifted_WL, past_WL)
+        rows["seen"] = seen_W + known_W
