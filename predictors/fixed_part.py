@@ -6,19 +6,16 @@ change of sizes, as balancing makes them anyway, shows a little of it. Axes: W w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask, any_true
 from paceline._curves import Curves
-from paceline.predictors.protocol import Forecast, Predictor, Report
-
-if TYPE_CHECKING:
-    from paceline.datasets import Trace
+from paceline.predictors.nested import PredictorAdapter
+from paceline.predictors.protocol import Forecast, Report
 
 FIXED_SHARE_GRID = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
 """Hypotheses: this share of the time at the reference size is fixed, and contention slows both parts."""
@@ -32,17 +29,15 @@ FIRST_REPORTS = 5
 MAX_FIXED_SHARE = 0.98
 """A constant part is taken to be at most this share of a time."""
 
-STATE_PREFIX = "fixed_part/"
 
-
-class FixedTimePredictor:
+class FixedTimePredictor(PredictorAdapter):
     """Another predictor, held, behind one that learns how much of each worker's time does not follow its batch.
 
     Each change of a worker's size is a test of hypotheses about its fixed part: by how much should the time have
     changed since the last report? Workers that have not changed yet are taken to be like those that have. Reports are
     brought to one reference size, the mean batch of the first report, by the expected share before the inner predictor
-    gets them (``latest_report`` is the last of these), so that a change of size does not look like a change of speed.
-    The forecast's ``speed`` is that at the reference size; times of other sizes come from its ``batch_time``.
+    gets them, so that a change of size does not look like a change of speed. The forecast's ``speed`` is that at the
+    reference size; times of other sizes come from its ``batch_time``.
 
     A worker needs 0.2 s besides 0.01 s per sample. When its batch halves and its time does not, that shows:
 
@@ -56,132 +51,69 @@ class FixedTimePredictor:
     (array([0.2]), array([1.]))
     """
 
-    latest_report: Report
-    _worker_states: dict[str, Array]
-    _weights_WH: Array
-    _reference_size: float | None
-    """Samples that every report is brought to; fixed, because other ones would change all speeds."""
+    _cached_weights: tuple[Array, Array] | None = None
 
-    def __init__(self, predictor: Predictor) -> None:
-        self.predictor = predictor
-        self._clear()
+    def initial_state(self, num_workers: int) -> dict[str, Array]:
+        unseen = ("size", "seconds", "usual", "calm_size", "calm_seconds")
+        none = ("still", "jump", "over", "lasted", "count", "passing", "reports")
+        return {
+            **{name: np.full(num_workers, np.nan) for name in unseen},
+            **{name: np.zeros(num_workers) for name in none},
+            "evidence": np.zeros((num_workers, len(FIXED_SHARE_GRID) + len(FIXED_TIME_GRID))),
+            "noise": np.full(num_workers, 0.05**2),
+            "missed": np.zeros((num_workers, 2)),
+            "when": np.full((num_workers, 2), np.nan),
+            "first": np.full((num_workers, FIRST_REPORTS), np.nan),
+        }
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.predictor!r})"
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        return self.predictor.workers
-
-    @property
-    def covariate_names(self) -> tuple[str, ...]:
-        return self.predictor.covariate_names
-
-    @property
-    def fixed_share(self) -> Array:
-        """Share of each worker's time at the mean batch that is taken to be fixed, ``[W]``."""
-        seconds_W = np.where(np.isnan(self._worker_states["usual"]), 1.0, self._worker_states["usual"])
-        return self._fixed_seconds(seconds_W) / seconds_W
-
-    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
-        self.predictor.fit(traces)
-        self._clear()
-        return self
-
-    def reset(self, workers: Sequence[str]) -> None:
-        self.predictor.reset(workers)
-        self._clear()
-
-    def join(self, worker: str) -> None:
-        self.predictor.join(worker)
-        fresh = _initial_worker_states(1)
-        self._set_worker_states(
-            {name: np.concatenate([rows, fresh[name]]) for name, rows in self._worker_states.items()}
-        )
-
-    def leave(self, worker: str) -> None:
-        stays_W = np.array([other != worker for other in self.workers])
-        self.predictor.leave(worker)
-        self._set_worker_states({name: rows[stays_W] for name, rows in self._worker_states.items()})
-
-    def rename(self, old: str, new: str) -> None:
-        self.predictor.rename(old, new)
+    def initial_shared_state(self) -> dict[str, Array]:
+        # samples that every report is brought to; fixed once known, because other ones would change all speeds
+        return {"reference": np.full(1, np.nan)}
 
     def observe(self, report: Report) -> None:
-        size_W, speed_W = np.asarray(report.samples, dtype=np.float64), report.speed
-        if len(speed_W) != len(self._worker_states["size"]):
+        speed_W = report.speed
+        if len(speed_W) != len(self.workers):
             self.predictor.observe(report)  # which refuses it
-        size_W = np.where(np.isfinite(speed_W), size_W, np.nan)
-        reference = self._reference_size
-        if reference is None and np.isfinite(size_W).any():
+        size_W = np.where(np.isfinite(speed_W), np.asarray(report.samples, dtype=np.float64), np.nan)
+        reference = float(self.shared_state["reference"][0])
+        if np.isnan(reference) and np.isfinite(size_W).any():
             reference = float(np.nanmean(size_W))
+        before = self.state
         with np.errstate(all="ignore"):
             seconds_W = size_W / speed_W
-            rows, moved = self._updated_worker_states(report, size_W, seconds_W, reference or 1.0)
-            before, weights = self._worker_states, self._weights_WH
-            if moved:
-                self._set_worker_states(rows)
-            else:
-                self._worker_states = rows
-            relative_W = size_W / (reference or 1.0)
-            at_reference_W = seconds_W / self._relative_seconds(seconds_W, relative_W)
+            self.state = rows = self._updated_worker_states(report, size_W, seconds_W, reference)
+            at_reference_W = seconds_W / self._relative_seconds(seconds_W, size_W / reference)
             if any_true(rows["passing"]):
-                expected_W = (reference or 1.0) / self.predictor.predict(covariates=report.covariates).speed
+                expected_W = reference / self.predictor.predict(covariates=report.covariates).speed
                 at_reference_W = np.where(rows["passing"] > 0, expected_W, at_reference_W)
-        samples_W = np.full(len(size_W), reference or np.nan)
-        at_reference = replace(report, samples=samples_W, seconds=at_reference_W)
         try:
-            self.predictor.observe(at_reference)
+            self.predictor.observe(replace(report, samples=np.full(len(size_W), reference), seconds=at_reference_W))
         except BaseException:
-            self._worker_states, self._weights_WH = before, weights  # a refused report must change nothing
+            self.state = before  # a refused report must change nothing
             raise
-        self._reference_size, self.latest_report = reference, at_reference
+        self.shared_state["reference"] = np.array([reference])
 
     def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
         forecast = self.predictor.predict(covariates=covariates, horizon=horizon)
-        size = self._reference_size or 1.0
+        size = float(np.nan_to_num(self.shared_state["reference"][0], nan=1.0))
         seconds_W = size / forecast.speed
         fixed_W = self._fixed_seconds(seconds_W)
         none_W, unlimited_W = np.zeros(len(fixed_W)), np.full(len(fixed_W), np.inf)
         curves = Curves(floor=none_W, slope=(seconds_W - fixed_W) / size, intercept=fixed_W, limit=unlimited_W)
         return replace(forecast, batch_time=curves)
 
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        mine = {STATE_PREFIX + name: rows.copy() for name, rows in self._worker_states.items()}
-        reference = np.array(np.nan if self._reference_size is None else self._reference_size)
-        return {**self.predictor.state_dict(), **mine, f"{STATE_PREFIX}reference": reference}
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned, or from a state of the inner predictor alone."""
-        inner = {name: value for name, value in state.items() if not name.startswith(STATE_PREFIX)}
-        self.predictor.load_state_dict(inner)
-        fresh = _initial_worker_states(len(self.workers))
-        rows = {name: np.array(state.get(STATE_PREFIX + name, value), value.dtype) for name, value in fresh.items()}
-        for name, value in fresh.items():
-            if rows[name].shape != value.shape:
-                raise ValueError(
-                    f"state {STATE_PREFIX + name!r} must have the shape {value.shape}, got {rows[name].shape}: "
-                    "the state is damaged, or was saved by another version of paceline; load one that this version "
-                    "saved, or start without one"
-                )
-        reference = float(state.get(f"{STATE_PREFIX}reference", np.nan))
-        self._reference_size = None if np.isnan(reference) else reference
-        self._set_worker_states(rows)
-
-    def _clear(self) -> None:
-        self._reference_size = None
-        self._set_worker_states(_initial_worker_states(len(self.workers)))
-
-    def _set_worker_states(self, worker_states: dict[str, Array]) -> None:
-        """Load what is known of each worker, and weigh the hypotheses by it."""
-        self._worker_states = worker_states
-        self._weights_WH = _hypothesis_weights(worker_states["evidence"])
+    def _weights(self) -> Array:
+        """Return the probability of each hypothesis, ``[W, H]``, cached until there is new evidence."""
+        evidence_WH = self.state["evidence"]
+        if self._cached_weights is None or self._cached_weights[0] is not evidence_WH:
+            self._cached_weights = (evidence_WH, _hypothesis_weights(evidence_WH))
+        return self._cached_weights[1]
 
     def _updated_worker_states(
         self, report: Report, size_W: Array, seconds_W: Array, reference_size: float
-    ) -> tuple[dict[str, Array], bool]:
-        """Return what is known of each worker after this report, and whether there is new evidence."""
-        before, rows = self._worker_states, dict(self._worker_states)
+    ) -> dict[str, Array]:
+        """Return what is known of each worker after this report."""
+        before, rows = self.state, dict(self.state)
         change_W = np.log(seconds_W / before["seconds"])
         # sizes within 2% count as equal
         resized_W = np.abs(size_W / before["size"] - 1.0) >= 0.02
@@ -232,7 +164,7 @@ class FixedTimePredictor:
                 rows["first"][young_W, rows["reports"][young_W].astype(int)] = first_W[young_W]
                 rows["reports"][young_W] += 1
                 rows["usual"][young_W] = np.nanmedian(rows["first"][young_W], axis=1)
-        return rows, moved
+        return rows
 
     def _forecast_errors(
         self, report: Report, size_W: Array, seconds_W: Array, resized_W: Mask, reference_size: float
@@ -242,7 +174,7 @@ class FixedTimePredictor:
         A size changes because a change of speed is foreseen, and the last time alone would take the one for the effect
         of the other. So times are compared with the inner predictor's own forecast, where that has been closer.
         """
-        rows = self._worker_states
+        rows = self.state
         now_W = seconds_W / self._relative_seconds(seconds_W, size_W / reference_size)
         last_W = rows["seconds"] / self._relative_seconds(rows["seconds"], rows["size"] / reference_size)
         forecast_W = reference_size / self.predictor.predict(covariates=report.covariates).speed
@@ -263,7 +195,7 @@ class FixedTimePredictor:
         ``jumped_up_W``: whose time has just jumped up. ``recovered_W``: whose time is again as it was before a jump.
         ``resized_W``: whose size has changed, so that a fall says nothing about the jump.
         """
-        before = self._worker_states
+        before = self.state
         first_W = (before["jump"] == 1) & ~resized_W & np.isfinite(size_W)
         fading_W = np.where(first_W, 0.95, 1.0)  # earlier jumps count less at each further one
         worker_states["over"] = before["over"] * fading_W + (first_W & recovered_W)
@@ -285,9 +217,9 @@ class FixedTimePredictor:
 
     def _relative_seconds(self, seconds_W: Array, relative_W: Array) -> Array:
         """Return how many times as long as a batch of the reference size these took, ``[W]``."""
-        weights_WH = self._weights_WH
+        weights_WH = self._weights()
         seconds_W1 = seconds_W[:, None]
-        fixed_WH = np.minimum(FIXED_TIME_GRID * self._worker_states["usual"][:, None], MAX_FIXED_SHARE * seconds_W1)
+        fixed_WH = np.minimum(FIXED_TIME_GRID * self.state["usual"][:, None], MAX_FIXED_SHARE * seconds_W1)
         share_WH = fixed_WH / (fixed_WH + (seconds_W1 - fixed_WH) / relative_W[:, None])
         of_constants_W = np.add.reduce(weights_WH[:, len(FIXED_SHARE_GRID) :] * share_WH, axis=1)
         share_W = weights_WH[:, : len(FIXED_SHARE_GRID)] @ FIXED_SHARE_GRID + of_constants_W
@@ -295,25 +227,11 @@ class FixedTimePredictor:
 
     def _fixed_seconds(self, seconds_W: Array) -> Array:
         """Return the fixed part of times at the reference size, ``[W]``."""
-        weights_WH, expected_W = self._weights_WH, self._worker_states["usual"]
+        weights_WH, expected_W = self._weights(), self.state["usual"]
         expected_W = np.where(np.isnan(expected_W), seconds_W, expected_W)
         fixed_WH = np.minimum(FIXED_TIME_GRID * expected_W[:, None], MAX_FIXED_SHARE * seconds_W[:, None])
         of_constants_W = np.add.reduce(weights_WH[:, len(FIXED_SHARE_GRID) :] * fixed_WH, axis=1)
         return np.asarray(weights_WH[:, : len(FIXED_SHARE_GRID)] @ FIXED_SHARE_GRID * seconds_W + of_constants_W)
-
-
-def _initial_worker_states(num_workers: int) -> dict[str, Array]:
-    unseen = {name: np.full(num_workers, np.nan) for name in ("size", "seconds", "usual", "calm_size", "calm_seconds")}
-    none = {name: np.zeros(num_workers) for name in ("still", "jump", "over", "lasted", "count", "passing", "reports")}
-    return {
-        **unseen,
-        **none,
-        "evidence": np.zeros((num_workers, len(FIXED_SHARE_GRID) + len(FIXED_TIME_GRID))),
-        "noise": np.full(num_workers, 0.05**2),
-        "missed": np.zeros((num_workers, 2)),
-        "when": np.full((num_workers, 2), np.nan),
-        "first": np.full((num_workers, FIRST_REPORTS), np.nan),
-    }
 
 
 # The prior falls as exp(-2.5 * share); that nothing is fixed is four times as likely as that, and a constant part half
