@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._runtime import map_calls
 from paceline.predictors.arima_fit import Coefficients, Order, corrected_aic, fit_css, fit_css_groups, fit_likelihood
-from paceline.predictors.averages import speed_from_log
 from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import FleetPredictor, require_int, validated_covariate_names
-from paceline.predictors.protocol import MAX_VALUE
+from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -218,7 +217,8 @@ class ARIMA(FleetPredictor):
         effect_W = (self._standardize_covariates(covariates_WD, models.range_2WD) * models.covariates_WD).sum(axis=1)
         regular_W = self._worker_constants(models) + effect_W
         value_W = regular_W + models.space.forecast(self.state["state"], horizon)
-        speed_W = speed_from_log(value_W) if self.log_speed else value_W
+        # a long trend would overflow
+        speed_W = np.exp(np.clip(value_W, np.log(MIN_SPEED), np.log(MAX_SPEED))) if self.log_speed else value_W
         return np.where(self.state["seen"] > 0, speed_W, np.nan)
 
     def _standardize_covariates(self, covariates_WD: Array, range_2WD: Array) -> Array:

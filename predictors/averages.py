@@ -5,7 +5,6 @@ Axes: T iterations, W workers, R workers that reported, D covariates, G smoothin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, any_true
 from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import FleetPredictor, load_finite
-from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -165,13 +163,8 @@ class HuberEWMA(FleetPredictor):
         # The deviation uses the whole change, unclipped, so that it soon lets a lasting jump pass.
         self.state["deviation"] = smooth(deviation_W, np.abs(change_W), 0.05)
 
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.exp(self.state["level"])
-
-
-def speed_from_log(log_speed_W: Array) -> Array:
-    """Return the speed of a log speed, clipped to the range of possible speeds, as a long trend would overflow."""
-    return np.exp(np.minimum(np.maximum(log_speed_W, math.log(MIN_SPEED)), math.log(MAX_SPEED)))
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return self.state["level"]
 
 
 def smooth(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:
@@ -245,14 +238,11 @@ class LocalLevel(FleetPredictor):
     def join_all(self, workers: Sequence[str]) -> None:
         """Add many workers at the end of the fleet at once: one by one, each would copy the rows of all."""
         together = LocalLevel(self.smoothing)
-        together.reset(workers)
-        if there := set(self.workers).intersection(together.workers):
-            raise ValueError(f"worker {min(there)!r} is already in the fleet: give a new one another name")
-        if self.workers:
-            self.state = {name: np.append(rows, together.state[name]) for name, rows in self.state.items()}
-        else:
-            self.state, self.shared_state = together.state, together.shared_state
-        self.workers = (*self.workers, *together.workers)
+        together.reset([*self.workers, *workers])
+        for name, rows in self.state.items():
+            together.state[name][: len(rows)] = rows
+        self.workers, self.state = together.workers, together.state
+        self.shared_state = self.shared_state or together.shared_state
 
     def initial_state(self, num_workers: int) -> dict[str, Array]:
         return {name: np.full(num_workers, np.nan) for name in ("level", "doubt", "when")}
@@ -277,5 +267,5 @@ class LocalLevel(FleetPredictor):
         when_W[reporting] = now
         self.state |= {"level": level_W, "doubt": doubt_W, "when": when_W}
 
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.asarray(np.exp(self.state["level"]))
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return self.state["level"]

@@ -74,9 +74,6 @@ class CorrectedEWMAs(FleetPredictor):
             "iterations": np.zeros(1),
         }
 
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.exp(self.forecast_log_speed(covariates_WD, horizon))
-
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         log_WS = np.log(self.state["level"])
         if (columns := self._reported_columns()).stop:

@@ -178,9 +178,7 @@ class FleetPredictor(Params):
 
     def initial_state(self, num_workers: int) -> dict[str, Array]:
         """Return the state of ``num_workers`` workers that have not reported: arrays with one row per worker."""
-        raise TypeError(
-            f"{type(self).__name__} must define initial_state(num_workers), which returns arrays of that many rows"
-        )
+        raise NotImplementedError(f"{type(self).__name__} must define initial_state(num_workers)")
 
     def initial_shared_state(self) -> dict[str, Array]:
         """Return the state that all workers of a fleet share, before the first report; most predictors have none."""
@@ -188,16 +186,16 @@ class FleetPredictor(Params):
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         """Learn one iteration; speeds and covariates are NaN where there was no report."""
-        raise TypeError(f"{type(self).__name__} must define update(speed_W, covariates_WD), which changes self.state")
+        raise NotImplementedError(f"{type(self).__name__} must define update(speed_W, covariates_WD)")
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the speed expected ``horizon`` iterations ahead, NaN where nothing is known yet."""
-        raise TypeError(
-            f"{type(self).__name__} must define forecast_speed(covariates_WD, horizon), which returns speeds of workers"
-        )
+        if type(self).forecast_log_speed is FleetPredictor.forecast_log_speed:
+            raise NotImplementedError(f"{type(self).__name__} must define forecast_speed(covariates_WD, horizon)")
+        return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        """Return the log of the next speed, or of each of its columns; those that work in log speed override it."""
+        """Return the log of that speed, or of each of its columns: override this one to work in log speed."""
         return np.asarray(np.log(self.forecast_speed(covariates_WD, horizon)))
 
     # -- what predictors of batch time curves override -----------------------------------------------------------

@@ -215,12 +215,9 @@ class GatedNARX(Network):
             "covariate_moves": np.full((num_workers, covariates), 0.3),
         }
 
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.exp(self.forecast_log_speed(covariates_WD, horizon))
-
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         if horizon > 1:
-            return self._log_speed_ahead(covariates_WD, horizon)
+            return super().forecast_log_speed(covariates_WD, horizon)
         # cached for these covariates until the next report
         answer, memory_WM = self._cached_forecast, self.state["memory"]
         if answer is None or answer[0] is not memory_WM or answer[1] is not covariates_WD:

@@ -108,9 +108,6 @@ class Mixture(NestedPredictor):
             answer.expected_WE[reset_W] = np.nan
             answer.mean_W[reset_W] = np.nan
 
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.exp(self.forecast_log_speed(covariates_WD, horizon))
-
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return self._get_forecast(covariates_WD, horizon, self._horizon_state(horizon) if horizon > 1 else None).mean_W
 

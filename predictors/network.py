@@ -234,10 +234,7 @@ class Network(FleetPredictor):
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         self.state = self._advance(self.state, np.log(speed_W), covariates_WD)
 
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.exp(self._log_speed_ahead(covariates_WD, horizon))
-
-    def _log_speed_ahead(self, covariates_WD: Array, horizon: int) -> Array:
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         worker_states = self.state
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
             worker_states = self._advance(

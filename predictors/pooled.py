@@ -79,11 +79,8 @@ class Pooled(NestedPredictor):
         """Start with the weights of the next iteration, but without its evidence."""
         horizon_state.shared_state.update(weights=self.shared_state["weights"], prior=self.shared_state["weights"])
 
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        """Return the forecasts with the correction and without, ``[W, C]``."""
-        return np.exp(self.forecast_log_speed(covariates_WD, horizon))
-
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        """Return the forecasts with the correction and without, ``[W, C]``."""
         answer, ahead = self._get_forecast(covariates_WD), self._horizon_state(horizon) if horizon > 1 else None
         step_W = answer.step_W if ahead is None else answer.correction(ahead.shared_state["weights"])
         log_CW = np.empty((self.columns, len(step_W)))

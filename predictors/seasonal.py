@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, any_true
-from paceline.predictors.averages import speed_from_log
 from paceline.predictors.fleet import FleetPredictor
 
 MIN_PERIOD, MAX_PERIOD = 2, 40
@@ -47,9 +46,6 @@ class Seasonal(FleetPredictor):
             "power": np.zeros(num_workers),
             "seen": np.zeros(num_workers),
         }
-
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return speed_from_log(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         rows, (period_W, share_W) = self.state, self._find_period()
