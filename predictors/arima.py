@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._runtime import map_calls
-from paceline.predictors.arima_fit import Coefficients, Order, corrected_aic, fit_css, fit_css_groups, fit_likelihood
+from paceline.predictors.arima_fit import Coefficients, Order, corrected_aic, fit_css, fit_likelihood
 from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import FleetPredictor, require_int, validated_covariate_names
 from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED
@@ -300,15 +300,12 @@ class ARIMA(FleetPredictor):
         count = covariates_TND.shape[2]
         if not self.order_[1]:
             covariates_TND = np.concatenate([covariates_TND, np.ones((*value_TN.shape, 1))], axis=2)
-        if self.method == "likelihood":
-            speeds_N = np.isfinite(value_TN).sum(axis=0)
-            longest = [max(columns, key=speeds_N.__getitem__) for columns in columns_by_worker.values()]
-            fits = map_calls(fit_likelihood, [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in longest])
-        else:
-            places = [n for columns in columns_by_worker.values() for n in columns]
-            group_N = np.repeat(np.arange(len(columns_by_worker)), list(map(len, columns_by_worker.values())))
-            fits, _ = fit_css_groups(value_TN[:, places], covariates_TND[:, places], self.order_, group_N)
-        for (name, columns), fit in zip(columns_by_worker.items(), fits, strict=True):
+        fit_one = fit_likelihood if self.method == "likelihood" else fit_css
+        owned = columns_by_worker.values()
+        fits = map_calls(
+            fit_one, [(value_TN[:, columns], covariates_TND[:, columns], self.order_) for columns in owned]
+        )
+        for (name, columns), (fit, _) in zip(columns_by_worker.items(), fits, strict=True):
             range_2D = _covariate_range(covariates_TND[:, columns, :count])
             constant = float(fit.covariates[count:].sum())
             self.coefficients_[name] = Coefficients(fit.covariates[:count], fit.ar, fit.ma, constant, range_2D)

@@ -6,7 +6,7 @@ import pytest
 from paceline.datasets import Trace
 from paceline.predictors import ARIMA, Report, checks
 from paceline.predictors.arima import POOLED_KEY
-from paceline.predictors.arima_fit import Coefficients, fit_css, fit_css_groups
+from paceline.predictors.arima_fit import Coefficients, fit_css
 
 MODELS = {  # order: autoregression, moving average
     (1, 0, 0): ([0.6], []),
@@ -191,22 +191,6 @@ def test_css_fit_stays_invertible():
 def test_invalid_arguments_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
-
-
-@pytest.mark.slow
-def test_group_fit_equals_fits_alone():
-    rng = np.random.default_rng(0)
-    noise_TN = rng.normal(size=(400, 4))
-    value_TN = np.cumsum(noise_TN, axis=0) * [1.0, 0.1, 1.0, 1.0]
-    value_TN[1:, 1:] -= np.array([0.05, 0.6, 0.6]) * np.cumsum(noise_TN, axis=0)[:-1, 1:]
-    value_TN[50:60, 2] = np.nan
-    covariates_TND, group_N = rng.random((400, 4, 1)), np.array([0, 1, 2, 2])
-    together, loss_G = fit_css_groups(value_TN, covariates_TND, (1, 1, 1), group_N)
-    for group, (fit, loss) in enumerate(zip(together, loss_G, strict=True)):
-        own = group_N == group
-        alone, alone_loss = fit_css(value_TN[:, own], covariates_TND[:, own], (1, 1, 1))
-        assert fit.vector == pytest.approx(alone.vector, rel=1e-6, abs=1e-9)
-        assert loss == pytest.approx(alone_loss, rel=1e-9)
 
 
 @pytest.mark.slow
