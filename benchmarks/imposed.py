@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 from live_worlds import Job, World, random_world
 from machine import machine
+from numpy.typing import NDArray
 from ranks import run_ranks
+
+Array = NDArray[np.float64]
 
 WORLDS = 48
 BLOCK = 50
@@ -54,16 +58,26 @@ def compete(rank: int, put: Callable[[dict[str, Any]], None], worlds: Sequence[W
         for turn in range(world.iterations // BLOCK):
             for job in jobs if turn % 2 else jobs[::-1]:
                 job.train(BLOCK)
+        work_factor_W = gather_work_factors(jobs)
         for job in jobs:
             job.close()
         if rank == 0:
-            put(row(world, *jobs))
+            put(row(world, *jobs, work_factor_W))
 
 
-def row(world: World, plain: Job, attached: Job) -> dict[str, Any]:
+def gather_work_factors(jobs: Sequence[Job]) -> Array:
+    """Return how many times as long as timed beforehand the work of both trainings took each rank, ``[W]``."""
+    due, took = (sum(getattr(job.worker, name) for job in jobs) for name in ("due_seconds", "work_seconds"))
+    factors: list[float] = [1.0] * dist.get_world_size()
+    dist.all_gather_object(factors, took / due if due else 1.0)
+    return np.array(factors)
+
+
+def row(world: World, plain: Job, attached: Job, work_factor_W: Array) -> dict[str, Any]:
     """Return what came of a world."""
     sizes_TW = np.array(attached.sizes_TW)
-    equal_T, taken_T, oracle_T = world.equal(), world.seconds(sizes_TW), world.oracle()
+    equal_T, oracle_T = world.equal(work_factor_W), world.oracle(work_factor_W)
+    taken_T = world.seconds(sizes_TW, work_factor_W)
     possible, gained = (1 - float(each_T[BLOCK:].sum() / equal_T[BLOCK:].sum()) for each_T in (oracle_T, taken_T))
     later_TW = sizes_TW[BLOCK:]
     return {
@@ -75,6 +89,7 @@ def row(world: World, plain: Job, attached: Job) -> dict[str, Any]:
         "plain_adds": round(1e3 * float(sum(plain.wall_seconds) - equal_T.sum()) / len(equal_T), 2),
         "attached_adds": round(1e3 * float(sum(attached.wall_seconds) - taken_T.sum()) / len(equal_T), 2),
         "changes": int((later_TW[1:] != later_TW[:-1]).any(axis=1).sum()),
+        "work_factors": work_factor_W.round(3).tolist(),
         "last": sizes_TW[-1].tolist(),
     }
 
@@ -85,7 +100,6 @@ def summary(rows: list[dict[str, Any]]) -> str:
     for name, label in LABELS.items():
         for value in dict.fromkeys(sorted((one[name] for one in rows), key=str)):
             kinds[f"{label} {value}".strip()] = lambda one, name=name, value=value: one[name] == value
-    # what a product or a compression takes on a shared core is not quite what was imposed
     kinds["costs steady, asleep"] = lambda one: one["change"] == "steady" and one["work"] == "sleep"
     lines = []
     for label, belongs in kinds.items():
@@ -133,7 +147,8 @@ twice, or triple in bursts of 30 iterations in the mean; loops pause for logs, e
 training with equal batches and training with `attach` take turns of {BLOCK} iterations in one run.
 
 - *imposed*: time of the sizes that ran over the time of equal batches, by the imposed costs, over all
-  {rows[0]["iterations"]} iterations; *slower*: worlds above {SLOWER:g}.
+  {rows[0]["iterations"]} iterations; *slower*: worlds above {SLOWER:g}. Work is timed before a world begins, and what
+  the same work then took counts: a shared core is not as fast all the time.
 - *clock*: the same by the clock, with everything that training and balancing cost beside it: {plain:.1f} ms
   an iteration of plain training, {attached:.1f} ms attached, on this machine.
 - *share of the gain*: what was gained of the oracle's gain after the first {BLOCK} iterations, in steady worlds where

@@ -110,28 +110,31 @@ class World:
             pause_TW[49::50, 0] = 5 * whole
         return pause_TW
 
-    def seconds(self, sizes_TW: Array) -> Array:
-        """Return what every iteration takes at these sizes by the imposed costs, ``[T]``."""
-        sample_TW, fixed_TW = self.costs()
+    def seconds(self, sizes_TW: Array, work_factor_W: Array | float = 1.0) -> Array:
+        """Return what every iteration takes at these sizes by the imposed costs, ``[T]``.
+
+        Work took ``work_factor_W`` times as long as it was timed at beforehand.
+        """
+        sample_TW, fixed_TW = (work_factor_W * costs_TW for costs_TW in self.costs())
         loading_TW = sizes_TW * sample_TW
         if self.place == "item" and self.processes and self.work == "sleep":
             own_TW = np.maximum(fixed_TW, loading_TW / self.processes)
         else:  # loading processes that compute share a core with their rank
             own_TW = fixed_TW + loading_TW
-        seconds_T: Array = (own_TW + self.pauses()).max(axis=1)
+        seconds_T: Array = (own_TW + work_factor_W * self.pauses()).max(axis=1)
         return seconds_T
 
-    def equal(self) -> Array:
+    def equal(self, work_factor_W: Array | float = 1.0) -> Array:
         """Return what every iteration takes with equal batches, ``[T]``."""
-        return self.seconds(np.full((self.iterations, 2), self.share))
+        return self.seconds(np.full((self.iterations, 2), self.share), work_factor_W)
 
-    def oracle(self) -> Array:
+    def oracle(self, work_factor_W: Array | float = 1.0) -> Array:
         """Return what every iteration takes with the best sizes for costs that are known, ``[T]``.
 
         One split for all iterations if the world is steady.
         """
         every = [np.tile([x, 2 * self.share - x], (self.iterations, 1)) for x in range(1, 2 * self.share)]
-        seconds_XT = np.stack([self.seconds(sizes_TW) for sizes_TW in every])
+        seconds_XT = np.stack([self.seconds(sizes_TW, work_factor_W) for sizes_TW in every])
         return seconds_XT[seconds_XT.sum(axis=1).argmin()] if self.steady else seconds_XT.min(axis=0)
 
 
@@ -162,10 +165,18 @@ def random_world(seed: int) -> World:
 
 
 class Worker:
-    """Spends time: asleep, or in work that was timed beforehand; sums over calls are right."""
+    """Spends time: asleep, or in work that was timed beforehand; sums over calls are right.
+
+    Attributes
+    ----------
+    due_seconds, work_seconds
+        What was to be spent in work, and what it took: a core that others share is slower, or faster, than when it was
+        timed.
+    """
 
     def __init__(self, work: str) -> None:
         self.work, self.unit, self._rest = work, _unit_seconds(work), 0.0
+        self.due_seconds = self.work_seconds = 0.0
 
     def spend(self, seconds: float) -> None:
         """Spend this time."""
@@ -176,9 +187,12 @@ class Worker:
                 time.sleep(self._rest)
                 self._rest -= time.perf_counter() - began
             return
-        while self._rest >= 1:
+        units, began = int(self._rest), time.perf_counter()
+        for _ in range(units):
             _UNITS[self.work]()
-            self._rest -= 1
+        self._rest -= units
+        self.due_seconds += units * self.unit
+        self.work_seconds += time.perf_counter() - began
 
 
 _MATRIX = np.random.default_rng(0).random((64, 64), dtype=np.float32)
