@@ -47,6 +47,13 @@ class Leaderboard:
     left_out: tuple[str, ...]
     errors: Mapping[str, Mapping[str, ErrorEstimates]] = field(default_factory=dict, repr=False)
 
+    def __repr__(self) -> str:
+        overall = self.overall
+        ranking = ", ".join(
+            f"{name} {rmse:.3f}" for name, rmse in zip(overall["predictor"], overall["rmse"], strict=True)
+        )
+        return f"Leaderboard(traces={self.jobs['trace'].nunique()}, rmse over the last value: {ranking})"
+
     @property
     def overall(self) -> pd.DataFrame:
         """One row per predictor over all workers of all traces, best first.

@@ -30,7 +30,9 @@ def of_speed(*speeds):
 
 
 def test_baseline_has_ratio_one():
-    table = leaderboard({}, [checks.example_trace()]).overall
+    board = leaderboard({}, [checks.example_trace()])
+    table = board.overall
+    assert repr(board) == "Leaderboard(traces=1, rmse over the last value: last-value 1.000)"
     assert table["predictor"].tolist() == ["last-value"]
     assert table.loc[0, ["rmse", "mae", "worst"]].tolist() == [1.0, 1.0, 1.0]
 

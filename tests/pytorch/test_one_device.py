@@ -74,3 +74,13 @@ def test_launched_ranks_must_join_a_group_first(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match=r"2 processes were started, .*init_process_group\(\) before you make"):
         BalancedLoader(X, 10)
+
+
+def test_printed_balance_and_loader_name_their_sizes():
+    loader = BalancedLoader(X, 10)
+    balance = attach(model_and_optimizer()[0], loader)
+    assert repr(loader) == "BalancedLoader(global_batch=10, rank 0 of 1, batch_sizes=[10])"
+    assert repr(balance).startswith("Balance(models=[Linear], closed=False")
+    assert "sizes=[10]" in repr(balance)
+    balance.close()
+    assert "closed=True" in repr(balance)

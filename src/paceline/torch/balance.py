@@ -40,6 +40,10 @@ class LossScaling:
         self._end = weakref.finalize(self, _call_all, optimizer_checks.watch(), weighting.exchange.close)
         self._end.atexit = False  # when the interpreter ends, torch has taken its groups down
 
+    def __repr__(self) -> str:
+        names = [type(model).__name__ for model in self.models]
+        return f"{type(self).__name__}(models=[{', '.join(names)}], closed={self.closed})"
+
     @property
     def models(self) -> tuple[torch.nn.Module, ...]:
         """The attached models."""
@@ -146,6 +150,9 @@ class Balance(LossScaling):
         )
         self._stop_listening = weakref.finalize(self, listen(timer, shape_check))
         self._stop_listening.atexit = False
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, balancer={self.balancer!r}, plan={self.plan!r})"
 
     @property
     def plan(self) -> Plan:

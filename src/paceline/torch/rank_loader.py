@@ -205,6 +205,10 @@ class RankLoader(ABC):
         self.after_load: Callable[[float, float], None] | None = None
         self.before_state: Callable[[], None] | None = None
 
+    def __repr__(self) -> str:
+        share = f"rank {self.rank} of {self.world_size}, batch_sizes={self.batch_sizes.tolist()}"
+        return f"{type(self).__name__}(global_batch={self.global_batch}, {share})"
+
     def __getattr__(self, name: str) -> Never:
         """Name the replacement for an attribute of torch's loader."""
         raise AttributeError(
