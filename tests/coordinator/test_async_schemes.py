@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, saps, scheme
-from paceline.coordinator.asynchronous.rules import BoundedSlackGate, MeanAggregation, SlackRangeGate
+from paceline.coordinator.asynchronous.rules import MeanAggregation, SlackGate
 
 
 def server_of(rules, workers="abc", start=(1.0,), rate=0.1, batch=10, samples=10_000):
@@ -123,7 +123,7 @@ def test_lb_bsp_balances_batches():
 
 
 def test_ssp_stops_beyond_the_slack():
-    server = server_of(replace(scheme("ssp", 2), gate=BoundedSlackGate(1)), workers="ab")
+    server = server_of(replace(scheme("ssp", 2), gate=SlackGate(1, 1)), workers="ab")
     b = server.pull("b")
     for _ in range(2):
         push(server, "a", server.pull("a"), 0.0)
@@ -133,7 +133,7 @@ def test_ssp_stops_beyond_the_slack():
 
 
 def test_dssp_runs_until_the_slowest_is_due():
-    server = server_of(replace(scheme("dssp", 2), gate=SlackRangeGate(2, 5)), workers="ab")
+    server = server_of(replace(scheme("dssp", 2), gate=SlackGate(2, 5)), workers="ab")
     for now in (4.0, 8.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
     slow, starts = server.pull("b"), 0
@@ -151,7 +151,7 @@ def test_dssp_runs_until_the_slowest_is_due():
 
 
 def test_dssp_grants_extra_steps():
-    server = server_of(replace(scheme("dssp", 2), gate=SlackRangeGate(1, 5)), workers="ab")
+    server = server_of(replace(scheme("dssp", 2), gate=SlackGate(1, 5)), workers="ab")
     for now in (0.0, 4.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
     for now in (3.0, 4.0, 5.0, 6.0):  # at 6 s it is two ahead, beyond the bound of 1; the slow one is due at 8 s

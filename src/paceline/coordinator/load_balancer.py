@@ -480,9 +480,7 @@ def _require_report_length(report: Report, num_workers: int) -> None:
     """Refuse a report that does not have one number for each worker."""
     for name in ("samples", "seconds", "comm_seconds", "out_of_memory"):
         values = getattr(report, name)
-        if values is None and name in ("comm_seconds", "out_of_memory"):
-            continue
-        if np.shape(values) != (num_workers,):
+        if values is not None and np.shape(values) != (num_workers,):
             raise ValueError(
                 f"the report's {name} must hold one value for each of the {num_workers} workers, got the shape "
                 f"{np.shape(values)}; call join or leave when the fleet changes"

@@ -189,31 +189,6 @@ Damping: TypeAlias = Callable[[int, int], float]
 """Factor of the learning rate, in (0, 1], for a push of some staleness in a fleet of some size."""
 
 
-def no_damping(staleness: int, workers: int) -> float:
-    """Return 1, as in asynchronous SGD without a bound (ASP; Recht et al., NIPS 2011)."""
-    return 1.0
-
-
-def inverse_damping(staleness: int, workers: int) -> float:
-    """Return 1 / tau, and 1 for a fresh gradient (staleness-aware ASGD; Zhang et al., IJCAI 2016, section 3)."""
-    return 1.0 / max(staleness, 1)
-
-
-def shifted_inverse_damping(staleness: int, workers: int) -> float:
-    """Return 1 / (tau + 1) (DynSGD; Jiang et al., SIGMOD 2017, section 5)."""
-    return 1.0 / (staleness + 1)
-
-
-def fleet_size_damping(staleness: int, workers: int) -> float:
-    """Return 1 / W, whatever the staleness (ConSGD; Jiang et al., SIGMOD 2017, section 4)."""
-    return 1.0 / max(workers, 1)
-
-
-def square_root_damping(staleness: int, workers: int) -> float:
-    """Return (1 + tau) ** -0.5 (FedBuff; Nguyen et al., AISTATS 2022)."""
-    return float((1 + staleness) ** -0.5)
-
-
 @dataclass(frozen=True)
 class Gate:
     """Decides whether a worker may start a step, and again after every push until it may. By this one nobody waits."""
@@ -235,21 +210,12 @@ class FreshVersionGate(Gate):
 
 
 @dataclass(frozen=True)
-class BoundedSlackGate(Gate):
-    """At clock c a worker may start while c <= min c + slack (SSP; Ho et al., NIPS 2013, section 2)."""
+class SlackGate(Gate):
+    """At clock c a worker may start while c <= min c + low (SSP; Ho et al., NIPS 2013, section 2).
 
-    slack: int
-
-    def may_start(self, worker_state: WorkerState, fleet: Workers) -> bool:
-        return worker_state.clock <= fleet.slowest.clock + self.slack
-
-
-@dataclass(frozen=True)
-class SlackRangeGate(Gate):
-    """A slack between two bounds, chosen so that the fastest waits least (DSSP; Zhao et al., ICDCS 2019, algorithm 2).
-
-    A worker that passes the lower bound as the fastest gets the number of extra steps after which, by the last two
-    push times of it and of the slowest, it would wait least for the slowest's next push.
+    Above that the slack is chosen up to ``high`` steps, so that the fastest waits least (DSSP; Zhao et al., ICDCS 2019,
+    algorithm 2): a worker that passes the lower bound as the fastest gets the number of extra steps after which, by the
+    last two push times of it and of the slowest, it would wait least for the slowest's next push.
     """
 
     low: int

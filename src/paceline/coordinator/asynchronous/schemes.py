@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from paceline.coordinator.asynchronous.rules import (
     Aggregation,
-    BoundedSlackGate,
     Damping,
     DelayCompensation,
     FreshVersionGate,
@@ -18,15 +17,10 @@ from paceline.coordinator.asynchronous.rules import (
     MeanAggregation,
     PacedAggregation,
     Sizing,
-    SlackRangeGate,
+    SlackGate,
     balanced_sizes,
-    fleet_size_damping,
     forecast_sizes,
     full_sizes,
-    inverse_damping,
-    no_damping,
-    shifted_inverse_damping,
-    square_root_damping,
     staleness_sizes,
 )
 
@@ -64,7 +58,7 @@ class Scheme:
     """
 
     name: str
-    damping: Damping = no_damping
+    damping: Damping = lambda staleness, workers: 1.0
     compensation: DelayCompensation | None = None
     aggregation: Aggregation = field(default_factory=Aggregation)
     gate: Gate = field(default_factory=Gate)
@@ -130,15 +124,19 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
         name="LB-BSP", aggregation=MeanAggregation(), gate=FreshVersionGate(), bound=0, sizing=balanced_sizes
     ),
     # Stale-synchronous parallel: no worker is more than three steps ahead (Ho et al., NIPS 2013).
-    "ssp": lambda workers: Scheme(name="SSP", gate=BoundedSlackGate(3)),
+    "ssp": lambda workers: Scheme(name="SSP", gate=SlackGate(3, 3)),
     # Dynamic SSP: the slack is chosen between two bounds, by the last push times (Zhao et al., ICDCS 2019).
-    "dssp": lambda workers: Scheme(name="DSSP", gate=SlackRangeGate(3, 15)),
+    "dssp": lambda workers: Scheme(name="DSSP", gate=SlackGate(3, 15)),
     # Every update scaled by 1 / W (Jiang et al., SIGMOD 2017), under the slack of SSP.
-    "con-sgd": lambda workers: Scheme(name="ConSGD", damping=fleet_size_damping, gate=BoundedSlackGate(3)),
+    "con-sgd": lambda workers: Scheme(
+        name="ConSGD", damping=lambda staleness, workers: 1 / max(workers, 1), gate=SlackGate(3, 3)
+    ),
     # Updates scaled by 1 / (tau + 1) (Jiang et al., SIGMOD 2017), under the slack of SSP.
-    "dyn-sgd": lambda workers: Scheme(name="DynSGD", damping=shifted_inverse_damping, gate=BoundedSlackGate(3)),
+    "dyn-sgd": lambda workers: Scheme(
+        name="DynSGD", damping=lambda staleness, workers: 1 / (staleness + 1), gate=SlackGate(3, 3)
+    ),
     # Staleness-aware ASGD: the learning rate over tau (Zhang et al., IJCAI 2016).
-    "sa-asgd": lambda workers: Scheme(name="SA-ASGD", damping=inverse_damping),
+    "sa-asgd": lambda workers: Scheme(name="SA-ASGD", damping=lambda staleness, workers: 1 / max(staleness, 1)),
     # Delay-compensated ASGD: a constant strength, 0.04 as in the paper; an adaptive one, 2 and memory 0.95 (Zheng et
     # al., ICML 2017).
     "dc-asgd-c": lambda workers: Scheme(name="DC-ASGD-c", compensation=DelayCompensation(0.04)),
@@ -163,7 +161,9 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
     "k-batch-async": lambda workers: Scheme(name="K-batch-async", aggregation=MeanAggregation(max(workers // 2, 1))),
     # FedBuff: a mean of K pushes, each scaled by (1 + tau) ** -0.5 (Nguyen et al., AISTATS 2022).
     "fed-buff": lambda workers: Scheme(
-        name="FedBuff", aggregation=MeanAggregation(max(workers // 2, 1)), damping=square_root_damping
+        name="FedBuff",
+        aggregation=MeanAggregation(max(workers // 2, 1)),
+        damping=lambda staleness, workers: float((1 + staleness) ** -0.5),
     ),
 }
 """Every scheme by its name, with the number of workers for its argument."""
@@ -173,7 +173,7 @@ def scheme(name: str, workers: int) -> Scheme:
     """Return a scheme by its name; raise a ValueError that lists those there are.
 
     >>> scheme("ssp", workers=4).gate
-    BoundedSlackGate(slack=3)
+    SlackGate(low=3, high=3)
     """
     if name not in SCHEMES:
         raise ValueError(f"scheme must be one of {list(SCHEMES)}, got {name!r}")
