@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, saps, scheme
-from paceline.coordinator.asynchronous.rules import MeanAggregation, SlackGate
+from paceline.coordinator.asynchronous.schemes import MeanAggregation, SlackGate
 
 
 def server_of(rules, workers="abc", start=(1.0,), rate=0.1, batch=10, samples=10_000):

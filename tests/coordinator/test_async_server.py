@@ -70,7 +70,7 @@ class Watched:
         verdict = self.server.push(worker, pulled.stamp, gradient, count, seconds=count * (1 + ord(worker) % 4))
         self._given_up(verdict.abandoned_workers)
         if verdict.outcome in (Outcome.APPLIED, Outcome.DAMPED, Outcome.GATHERED):
-            self.gathered.append(pulled.assigned.head(count))
+            self.gathered.append(pulled.assigned[:count])
         if self.server.gathered == 0:
             for hand in self.gathered:
                 self.applied.update(zip(hand.epochs.tolist(), hand.indices.tolist(), strict=True))

@@ -39,10 +39,8 @@ def test_sampler_equals_a_plain_queue(acts, count, epochs, seed):
         elif held:
             assigned, wanted = held.pop(0)
             kept = min(number, len(wanted))
-            sampler.mark_applied(assigned.head(kept)) if what == "apply" else sampler.return_samples(
-                assigned.head(kept)
-            )
-            sampler.return_samples(assigned.skip(kept))
+            sampler.mark_applied(assigned[:kept]) if what == "apply" else sampler.return_samples(assigned[:kept])
+            sampler.return_samples(assigned[kept:])
             for epoch, _ in wanted[:kept] if what == "apply" else []:
                 applied[epoch] = applied.get(epoch, 0) + 1
             back.extend(wanted if what != "apply" else wanted[kept:])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import saps, scheme
-from paceline.coordinator.asynchronous.rules import MeanAggregation
+from paceline.coordinator.asynchronous.schemes import MeanAggregation
 from paceline.datasets import Trace
 from paceline.eval.asynchronous import AsyncRunSettings, FleetTimes, simulate_training
 

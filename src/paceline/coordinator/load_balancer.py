@@ -20,8 +20,7 @@ from paceline._text import count
 from paceline.coordinator import reasons as why
 from paceline.coordinator.hedging import Hedging
 from paceline.coordinator.plan import Plan
-from paceline.coordinator.policy import Policy
-from paceline.coordinator.size_limits import Bounds, Limits
+from paceline.coordinator.policy import Bounds, Limits, Policy
 from paceline.predictors.fixed_part import FixedTimePredictor
 from paceline.predictors.fleet import require_int
 from paceline.predictors.named import named
@@ -209,13 +208,7 @@ class LoadBalancer:
         return self.plan
 
     def observe(self, report: Report) -> None:
-        """Learn from an iteration without planning the next.
-
-        Raises
-        ------
-        ValueError
-            If the report does not have the size of this fleet. Nothing is learned then.
-        """
+        """Learn from an iteration without planning the next; raises as `step`."""
         _require_report_length(report, len(self._sizes))
         if getattr(self.predictor, "_paceline_owner", self._owner) is not self._owner:
             raise ValueError(
@@ -238,10 +231,7 @@ class LoadBalancer:
     def join(self, worker: object) -> Plan:
         """Add a worker at the end of the fleet, and split the batch again.
 
-        Raises
-        ------
-        ValueError
-            If the fleet has a worker of this name, or the policy's bounds do not suit the larger fleet.
+        A ValueError is raised if its name is taken, or the policy's bounds do not suit the larger fleet.
         """
         # Limits are checked before the predictor changes, so that a refused worker leaves no trace.
         name = str(worker)
@@ -253,10 +243,7 @@ class LoadBalancer:
     def leave(self, worker: object) -> Plan:
         """Remove a worker, and split the batch again.
 
-        Raises
-        ------
-        ValueError
-            If there is no such worker, it is the last one, or the others' bounds do not allow the whole batch.
+        A ValueError is raised if there is none of this name, it is the last, or the others' bounds are too tight.
         """
         name = str(worker)
         stays = np.array([other != name for other in self.workers])
@@ -285,10 +272,7 @@ class LoadBalancer:
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned; the fleet becomes the saved one.
 
-        Raises
-        ------
-        ValueError
-            If the state belongs to another global batch, or the policy's bounds do not suit the saved fleet.
+        A ValueError is raised if the state is of another global batch, or the policy's bounds do not suit its fleet.
         """
         if int(state["global_batch"]) != self.global_batch:
             raise ValueError(

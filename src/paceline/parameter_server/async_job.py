@@ -211,13 +211,7 @@ class AsyncJob:
         self._finish()
 
     def push(self) -> None:
-        """Send the gradient of the batch just computed to the server, which applies it.
-
-        Raises
-        ------
-        RuntimeError
-            If there is no batch, or the optimizer has changed since the job was made.
-        """
+        """Send the gradient of the batch just computed to the server, which applies it."""
         if self._work is None or self._is_step_over:
             raise RuntimeError("push() sends the gradient of one batch: call it once for each batch of the loop")
         seconds = time.monotonic() - self._step_began
@@ -237,13 +231,7 @@ class AsyncJob:
         return self._is_step_over
 
     def load_newest(self) -> None:
-        """Put the server's newest parameters into rank 0's model, to evaluate them; the next batch does so anyway.
-
-        Raises
-        ------
-        RuntimeError
-            On other ranks: they see the server's parameters when they pull.
-        """
+        """Put the server's newest parameters into rank 0's model, to evaluate them; the next batch does so anyway."""
         if self.service is None:
             raise RuntimeError("load_newest() needs the server, which only rank 0 holds: evaluate there")
         self.flat.parameters[:] = self.service.parameters

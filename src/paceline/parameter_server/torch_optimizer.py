@@ -276,12 +276,9 @@ class TorchOptimizer:
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned.
+        """Resume from what ``state_dict`` returned, unless it is of another kind of optimizer.
 
-        Raises
-        ------
-        ValueError
-            If it is the state of another kind of optimizer: torch would load it silently, and start from scratch.
+        Torch would load that silently, and start from scratch.
         """
         expected = type(self.optimizer).__name__
         remembered = dict(state)

@@ -24,13 +24,8 @@ class SampleBatch:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def head(self, num_samples: int) -> SampleBatch:
-        """Return the first samples, ``num_samples`` of them."""
-        return SampleBatch(self.indices[:num_samples], self.epochs[:num_samples])
-
-    def skip(self, num_samples: int) -> SampleBatch:
-        """Return all samples but the first ``num_samples``."""
-        return SampleBatch(self.indices[num_samples:], self.epochs[num_samples:])
+    def __getitem__(self, rows: slice) -> SampleBatch:
+        return SampleBatch(self.indices[rows], self.epochs[rows])
 
 
 EMPTY_BATCH = SampleBatch(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -93,8 +88,8 @@ class EpochSampler:
             raise ValueError(f"num_samples must be at least 1 sample, got {num_samples}")
         if 0 < self.num_remaining - num_samples < min_batch:
             num_samples = int(self.num_remaining)
-        draws = [self._returned.head(num_samples)]
-        self._returned = self._returned.skip(num_samples)
+        draws = [self._returned[:num_samples]]
+        self._returned = self._returned[num_samples:]
         num_samples -= len(draws[0])
         while num_samples > 0 and not self.is_exhausted:
             rows = self._order[self._place : self._place + num_samples]

@@ -433,11 +433,7 @@ class Server:
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned; steps under way are lost.
 
-        Raises
-        ------
-        ValueError
-            If it is no such state, or that of other parameters, another optimizer or another sampler. Nothing is
-            changed then.
+        A state of other parameters, another optimizer or another sampler raises a ValueError, and changes nothing.
         """
         sampler = substate(state, "sampler")
         wanted = {"parameters", "place", *(f"sampler/{name}" for name in self.sampler.state_dict())}
@@ -465,11 +461,11 @@ class Server:
         step = worker_state.step
         assert step is not None
         factor = self.scheme.damping(staleness, len(self.fleet))
-        push = Push(worker_state.name, step.assigned.head(count), staleness, factor, seconds)
+        push = Push(worker_state.name, step.assigned[:count], staleness, factor, seconds)
         if wrong := self.store.add(push, step.stamp.step_id, gradient):
             return self._end_wasted_step(worker_state, Outcome.REFUSED, wrong, seconds=seconds)
         worker_state.step = None
-        self.sampler.return_samples(step.assigned.skip(count))
+        self.sampler.return_samples(step.assigned[count:])
         given_up = self._apply_gathered()
         outcome = Outcome.GATHERED if self.store.pushes else applied_outcome(factor)
         return Verdict(

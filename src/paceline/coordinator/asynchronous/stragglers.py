@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.coordinator.asynchronous.rules import Sizing, SizingInputs
+from paceline.coordinator.asynchronous.schemes import Sizing, SizingInputs
 from paceline.coordinator.asynchronous.workers import Workers
 from paceline.predictors import Predictor, Report
 

@@ -195,13 +195,7 @@ class FederatedBalancer:
         self._clients.leave(name)
 
     def plan(self, clients: Sequence[object]) -> RoundPlan:
-        """Return the batches of a round with these clients, known or not. Asking twice gives the same answer.
-
-        Raises
-        ------
-        ValueError
-            If nobody or somebody twice is chosen.
-        """
+        """Return the batches of a round with these clients, known or not. Asking twice gives the same answer."""
         names = tuple(str(client) for client in clients)
         if not names or len(set(names)) != len(names):
             raise ValueError(
@@ -267,16 +261,11 @@ class FederatedBalancer:
         )
 
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:
-        """Learn from the replies of a round.
+        """Learn from the replies of a round; refuse them with a ValueError if a client replied that was not asked.
 
         A client that was asked and is not in the report did not reply: if the report says how long the server waited,
         it is from now on taken to be at least that slow. A speed that cannot be is not used, logged, and shown by
         `why`.
-
-        Raises
-        ------
-        ValueError
-            If a client replied that was not asked. Nothing is learned then.
         """
         place = np.array([plan.index_by_client.get(name, -1) for name in report.clients], dtype=np.intp)
         strangers = [name for name, i in zip(report.clients, place, strict=True) if i < 0 or not plan.participating[i]]
@@ -308,13 +297,7 @@ class FederatedBalancer:
         return {**counts, **self._clients.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned.
-
-        Raises
-        ------
-        ValueError
-            If it is not such a whole state. Nothing is changed then.
-        """
+        """Resume from what ``state_dict`` returned; a ValueError is raised if it is incomplete, and nothing changed."""
         if not {"rounds", "unanswered", "clients/names", "clients/devices"} <= set(state):
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
         clients = Clients(self.predictor)

@@ -156,55 +156,39 @@ SOURCE_PHRASES = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundPlan:
-    """The batch sizes of a round to come, with the forecasts behind them.
-
-    Parameters
-    ----------
-    clients
-        Those chosen for the round, in the order of every array.
-    sizes
-        Samples of each client in each local step, ``[W]`` int64; 0 for one that is not asked.
-    local_steps
-        Local steps of every client.
-    speed, spread
-        Forecast of each client's computing, ``[W]``, in samples/s, and the relative standard deviation of its error;
-        infinite where nothing is known.
-    comm_seconds
-        Forecast of the time to fetch the model and send the update, ``[W]``, in seconds.
-    source
-        Basis of the forecast of the speed, ``[W]``, as `ForecastSource`.
-    seconds
-        When each is expected to have replied, ``[W]``, in seconds after the round began; 0 if it is not asked.
-    safety_factor
-        How many times as slow as forecast each was taken to be, because its speed is uncertain, ``[W]``.
-    max_sizes
-        The most samples a step that its data, its memory, ``largest_multiple`` and the deadline allow, ``[W]``.
-    reasons
-        What decided each size, ``[W]``, as `Reason`.
-    rounds_unanswered, rounds_rejected
-        For how many rounds in a row each did not reply, or reported a speed that cannot be, ``[W]``.
-    is_reduced
-        Whether all batches are less than the mean one, as no client has replied so far.
-    round_index
-        How many rounds had been reported when it was made.
-    """
+    """The batch sizes of a round to come, with the forecasts behind them. Arrays are in the order of ``clients``."""
 
     clients: tuple[str, ...]
+    """Those chosen for the round."""
     sizes: Sizes
+    """Samples of each client in each local step, ``[W]`` int64; 0 for one that is not asked."""
     local_steps: int
+    """Local steps of every client."""
     speed: Array
+    """Forecast of each client's computing, ``[W]``, in samples/s."""
     spread: Array
+    """Relative standard deviation of that forecast's error, ``[W]``; infinite where nothing is known."""
     comm_seconds: Array
+    """Forecast of the time to fetch the model and send the update, ``[W]``, in seconds."""
     source: Sizes
+    """Basis of the forecast of the speed, ``[W]``, as `ForecastSource`."""
     seconds: Array
+    """When each is expected to have replied, ``[W]``, in seconds after the round began; 0 if it is not asked."""
     safety_factor: Array
+    """How many times as slow as forecast each was taken to be, because its speed is uncertain, ``[W]``."""
     max_sizes: Array
+    """The most samples a step that data, memory, ``largest_multiple`` and the deadline allow, ``[W]``."""
     reasons: Sizes
+    """What decided each size, ``[W]``, as `Reason`."""
     rounds_unanswered: Sizes
+    """For how many rounds in a row each did not reply, ``[W]``."""
     rounds_rejected: Sizes
+    """For how many rounds in a row each reported a speed that cannot be, ``[W]``."""
     deadline: float | None
     is_reduced: bool
+    """Whether all batches are less than the mean one, as no client has replied so far."""
     round_index: int
+    """How many rounds had been reported when it was made."""
 
     @cached_property
     def participating(self) -> Mask:
