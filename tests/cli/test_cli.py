@@ -186,6 +186,6 @@ def test_one_file_named_twice_is_refused(capsys, monkeypatch, trace, fitting):
 
 
 def test_help_tells_defaults_in_words():
-    for command, default in (("evaluate", "every kind"), ("fit", "the recorded jobs to fit")):
+    for command, default in (("evaluate", "every predictor"), ("fit", "the recorded jobs for fitting")):
         told = " ".join(run(command, "--help").replace("│", " ").split())
         assert f"[default: {default}]" in told

@@ -16,24 +16,27 @@ from paceline.cli.output import AsJson, err, out, show_activity
 def audit(
     command: Annotated[
         list[str],
-        typer.Argument(help="The command that starts the script, after [cyan]--[/]: torchrun, accelerate or python."),
+        typer.Argument(
+            help="After [cyan]--[/], the command that starts the script, such as torchrun, accelerate or python."
+        ),
     ],
-    steps: Annotated[int, typer.Option(help="Optimizer steps to compare.", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="Number of optimizer steps to compare.", min=1)] = 3,
     as_json: AsJson = False,
-    timeout: Annotated[float, typer.Option(help="Seconds for one run of the script.", min=1)] = 600.0,
+    timeout: Annotated[float, typer.Option(help="Max seconds for one run of the script.", min=1)] = 600.0,
     keep: Annotated[
-        Path | None, typer.Option(help="A new folder in which to leave the records and logs of all runs.")
+        Path | None, typer.Option(help="New folder in which to keep the records and logs of all runs.")
     ] = None,
 ) -> None:
-    """Audit a training script: whether a sample counts the same on whichever rank it lands.
+    """Check that a training script gives every sample the same weight, on any rank and in any micro-batch.
 
-    [cyan]paceline audit -- torchrun --nproc-per-node 2 train.py --lr 0.1[/]
+    Example: [cyan]paceline audit -- torchrun --nproc-per-node 2 train.py --lr 0.1[/]
 
-    Runs the script, unedited, for a few steps at a time: twice alike, then with the same samples in every step on
-    other ranks and in other micro-batches, and as one process. Jobs with a balanced loader also run with uneven
-    batches. The verdict is one sentence: exact, or not, with where it begins, the likely cause and what to do.
+    Runs the unmodified script for a few steps at a time: twice unchanged, then with the same samples on other ranks
+    and in other micro-batches, then as one process. A script with a balanced loader runs with uneven batches instead.
+    The verdict is [cyan]exact[/], or [cyan]not exact[/] with the first step that deviates, the likely cause and a fix,
+    or [cyan]undecided[/].
 
-    Exit code 0: exact; 1: not exact; 2: could not tell.
+    Exit code 0: exact; 1: not exact; 2: undecided.
     """
     from paceline.audit import Audit, Launcher
     from paceline.audit.launch import find_program

@@ -21,19 +21,23 @@ from paceline.datasets import Trace, recorded
 from paceline.datasets.formats.tables import write_csv
 from paceline.datasets.readers import FORMATS
 
-data_app = typer.Typer(help="List, describe and read traces, and write them as Parquet or CSV.", no_args_is_help=True)
+data_app = typer.Typer(help="List, describe and convert traces.", no_args_is_help=True)
 
 FileFormat = Annotated[
-    str | None, typer.Option("--format", help="One of [cyan]paceline data list formats[/]. \\[default: recognized]")
+    str | None,
+    typer.Option(
+        "--format", help="Format of the file; [cyan]paceline data list formats[/] lists them. \\[default: detected]"
+    ),
 ]
-Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
+Source = Annotated[str, typer.Argument(help="Name of a recorded job, or a file or folder of traces in any format.")]
 
 
 @data_app.command("list")
 def data_list(
-    what: Annotated[str, typer.Argument(help="shipped or formats.")] = "shipped", as_json: AsJson = False
+    what: Annotated[str, typer.Argument(help="What to list: shipped (recorded jobs) or formats.")] = "shipped",
+    as_json: AsJson = False,
 ) -> None:
-    """List the traces that come with the library, or the formats it reads."""
+    """List the recorded jobs included in the library, or the formats it reads."""
     if what == "shipped":
         rows = [_describe_trace(recorded.load(name)) for name in recorded.names()]
     elif what == "formats":
@@ -46,10 +50,10 @@ def data_list(
 
 @data_app.command("info")
 def data_info(name: Source, file_format: FileFormat = None, options: Options = None, as_json: AsJson = False) -> None:
-    """Describe traces: workers, covariates, gaps, repeated speeds, jumps of the clock, and what reading them dropped.
+    """Describe traces: workers, covariates, gaps, repeated speeds, clock jumps, restarts and dropped rows.
 
-    Also restarts and covariates that stopped moving, where there are any. [cyan]paceline simulate[/] says what
-    balancing would save, [cyan]paceline evaluate[/] whether speeds can be forecast.
+    Use [cyan]paceline simulate[/] to estimate what balancing would save, and [cyan]paceline evaluate[/] to see how
+    well speeds can be forecast.
     """
     limit = 50  # a file may hold thousands of traces
     found = list(islice(sources.find_traces(name, file_format, options), limit + 1))
@@ -86,9 +90,9 @@ def data_load(
     file_format: FileFormat = None,
     options: Options = None,
 ) -> None:
-    """Read a file of any format, and write it as traces of this library: as Parquet, or one trace as tidy CSV.
+    """Convert a file of any supported format to Parquet, or a single trace to CSV.
 
-    Licence, units and all else that is known about a trace are kept: beside a CSV, in a file NAME.csv.meta.json.
+    The metadata (license, units, dropped rows) is stored in the Parquet file, or next to a CSV in NAME.csv.meta.json.
 
     Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
     """

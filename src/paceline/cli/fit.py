@@ -18,23 +18,29 @@ FitTraces = Annotated[
     typer.Option(
         "--fit-on",
         "-f",
-        help="A recorded trace's name, a file or a folder of files; repeat for several. "
-        "\\[default: the recorded jobs to fit]",
+        help="Traces to fit to: name of a recorded job, or a file or folder; repeat for several. "
+        "\\[default: the recorded jobs for fitting]",
     ),
 ]
 
 
 def fit(
-    predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
+    predictor: Annotated[
+        str, typer.Argument(help="A predictor such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")
+    ],
     traces: FitTraces = None,
     options: Options = None,
     model: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.safetensors"),
-    start: Annotated[str | None, typer.Option(help="A model to go on from, such as yesterday's.")] = None,
-    hold_out: Annotated[float, typer.Option(help="Share of the workers that decide when to stop.")] = 0.0,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at a file that cannot be read.")] = False,
+    start: Annotated[str | None, typer.Option(help="Model file to continue from.")] = None,
+    hold_out: Annotated[float, typer.Option(help="Share of the workers held out for early stopping.")] = 0.0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail on a file that cannot be read, instead of skipping it.")
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
-    """Fit a predictor to traces and write a model file. Under [cyan]torchrun[/], all its processes fit together.
+    """Fit a predictor to traces and write a model file.
+
+    Under [cyan]torchrun[/], its processes share the work.
 
     Example: [cyan]paceline fit narx -f traces/ --out narx.safetensors[/]
     """

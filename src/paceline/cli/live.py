@@ -24,18 +24,21 @@ def live(
         typer.Option(
             "--contention",
             "-c",
-            help="none, quota, hogs, bursty, bursty-hogs or between; repeat for several. "
-            "\\[default: quota if this machine allows setting one, otherwise hogs]",
+            help="How the second rank is disturbed: none, quota (half a core), hogs (3 competing processes), "
+            "bursty (a quarter of a core, on and off), bursty-hogs, or between (40 ms after each iteration); "
+            "repeat for several. "
+            "\\[default: quota if it can be set here, otherwise hogs]",
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,
-    seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 3.0,
+    rounds: Annotated[int, typer.Option(help="Number of phases per predictor.")] = 4,
+    seconds: Annotated[float, typer.Option(help="Length of a phase.")] = 3.0,
     as_json: AsJson = False,
 ) -> None:
-    """Train for real with two ranks, one of them disturbed: equal and balanced batches in turns, in one run.
+    """Train on two local ranks, one of them slowed down, and measure the speed-up of balanced batches.
 
-    Each rank is pinned to its own core. Every turn of a scheme is compared with the turns of equal batches before and
-    after it, so that a machine whose speed drifts does not bias the result.
+    One run alternates between phases with equal and with balanced batches. Each balanced phase is compared with the
+    equal phases before and after it, so a drift of the machine's speed does not bias the result. Each rank is pinned
+    to its own core.
     """
     from paceline.lab import ExperimentSetting, can_set_quotas, experiment
 

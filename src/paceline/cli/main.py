@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="paceline", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(data_app, name="data")
-for _function in (fit, record, profile, simulate, live, watch, report, audit):
+for _function in (record, simulate, audit, watch, report, live, profile, fit):
     app.command()(_function)
 
 
@@ -68,7 +68,7 @@ def paceline(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Predict each training worker's next speed and size its next batch, so that no worker waits for another."""
+    """Forecast each training worker's speed and size its next batch, so that workers do not wait for each other."""
 
 
 Traces = Annotated[
@@ -76,16 +76,18 @@ Traces = Annotated[
     typer.Option(
         "--trace",
         "-t",
-        help="A recorded trace's name, or a .parquet or tidy .csv file; repeat for several. "
+        help="Name of a recorded job, or a file or folder of traces; repeat for several. "
         "\\[default: the recorded held-out jobs]",
     ),
 ]
-Warmup = Annotated[int, typer.Option(help="Iterations at the start of each trace that are not scored.")]
-PREDICTOR_HELP = "Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
+Warmup = Annotated[int, typer.Option(help="Iterations to skip at the start of each trace before scoring.")]
+PREDICTOR_HELP = (
+    "Predictors such as [cyan]narx[/] or [cyan]ewma:smoothing=0.5[/], model files, or your own [cyan]file.py:Class[/]. "
+)
 Predictors = Annotated[
     list[str] | None, typer.Argument(help=f"{PREDICTOR_HELP}\\[default: last-value, ewma, narx, arima, mixture, auto]")
 ]
-EvaluatedPredictors = Annotated[list[str] | None, typer.Argument(help=f"{PREDICTOR_HELP}\\[default: every kind]")]
+EvaluatedPredictors = Annotated[list[str] | None, typer.Argument(help=f"{PREDICTOR_HELP}\\[default: every predictor]")]
 
 
 @app.command()
@@ -98,15 +100,15 @@ def evaluate(
     report_path: ReportPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare predictors one step ahead on traces they were not fitted to: all predictors, or the named ones.
+    """Compare the one-step forecasts of predictors on held-out traces.
 
-    [cyan]rmse[/] and [cyan]mae[/] are relative to the last value: below 1 is better. [cyan]coverage[/] is how
-    often the 90% interval held, [cyan]overhead[/] how much longer groups of 16 workers take than
-    with known speeds, [cyan]microseconds[/] the time of one call for the whole fleet. Kinds are fitted first;
-    model files are used as they are.
+    [cyan]rmse[/] and [cyan]mae[/] are relative to the last value: below 1 is better. [cyan]coverage[/] is the share of
+    speeds inside the 90% interval. [cyan]overhead[/] is how much longer an iteration of 16 workers takes than with
+    known speeds. [cyan]microseconds[/] is the time of one update and forecast of all workers. Predictors are fitted
+    first; model files are used as they are.
 
-    The table of leads says whether a predictor is [cyan]better[/] or [cyan]worse[/] than the last value and than the
-    best, or whether chance alone gives such a difference more than once in twenty times: [cyan]not significant[/].
+    The table [cyan]leads[/] compares each predictor with the last value and with the best one. A difference is
+    [cyan]not significant[/] if chance alone gives one of that size in more than 5% of cases.
     """
     from paceline.eval import leaderboard
 
@@ -138,9 +140,9 @@ def replay(
     report_path: ReportPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight.
+    """Replay recorded jobs with equal batches, with batches sized by each predictor, and with known speeds.
 
-    A predictor's row is what the load balancer of a job does with it.
+    Each predictor drives the same load balancer as in a live job.
     """
     from paceline.eval import Balanced, Replays
     from paceline.eval import replay as replay_trace
@@ -170,7 +172,7 @@ def replay(
 def _fit_settings(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:
     return [
         ("traces", ", ".join(traces or ["the recorded held-out jobs"])),
-        ("fitted to", ", ".join(fit_on or ["the recorded jobs to fit"])),
+        ("fitted to", ", ".join(fit_on or ["the recorded jobs for fitting"])),
     ]
 
 
@@ -178,7 +180,7 @@ def _fit_settings(traces: list[str] | None, fit_on: list[str] | None) -> list[tu
 def demo(
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("demo-output"),
 ) -> None:
-    """Run the demo on the recorded jobs: fit, compare, replay, and write one report."""
+    """Fit, compare and replay predictors on the recorded jobs, and write one report."""
     from paceline.cli.demo import run_demo
 
     run_demo(folder, out)

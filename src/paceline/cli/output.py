@@ -57,17 +57,17 @@ class SafeConsole(Console):
 out = SafeConsole()
 err = SafeConsole(stderr=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Options = Annotated[
     list[str] | None,
     typer.Option(
         "--with",
         metavar="NAME=VALUE",
-        help="An option of the format of named files, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat.",
+        help="Option for reading the files, such as [cyan]period=300[/] or [cyan]worker=rank unit=ms[/].",
     ),
 ]
 RunSource = Annotated[
-    Path, typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken.")
+    Path, typer.Argument(help="A run's .jsonl file, or a folder: its most recently written run is used.")
 ]
 ReportPath = Annotated[Path | None, typer.Option("--report", help="The .html page to write.")]
 

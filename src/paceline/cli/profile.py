@@ -21,26 +21,30 @@ if TYPE_CHECKING:
 
 def profile(
     model: Annotated[
-        str, typer.Argument(help="Function make_step, as [cyan]package.module:make_step[/].")
+        str, typer.Argument(help="Your function, as [cyan]package.module:make_step[/].")
     ] = "paceline.training.profile:example",
     sizes: Annotated[str, typer.Option(help="Batch sizes to measure.")] = "1,2,4,8,16,32,64,128,256",
     target: Annotated[Path, typer.Option("--out", "-o", help="The .csv file to write.")] = Path("profile.csv"),
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<number>.")] = "cpu",
-    name: Annotated[str, typer.Option(help="Name of the device in the profile. \\[default: its own name]")] = "",
-    repeats: Annotated[int, typer.Option(help="Timed steps per size and pass; their median counts.")] = 5,
-    warmup: Annotated[int, typer.Option(help="Steps per size and pass before the timed ones.")] = 3,
-    precision: Annotated[float, typer.Option(help="Measure until each median is certain to this share.")] = 0.03,
-    passes: Annotated[int, typer.Option(help="Most passes over the sizes.")] = 15,
+    name: Annotated[
+        str, typer.Option(help="Name of the device in the profile. \\[default: cpu, or the name of the GPU]")
+    ] = "",
+    repeats: Annotated[int, typer.Option(help="Timed steps per size and pass; their median is used.")] = 5,
+    warmup: Annotated[int, typer.Option(help="Untimed steps per size and pass, before the timed ones.")] = 3,
+    precision: Annotated[
+        float, typer.Option(help="Stop when half the 95% interval of each median is below this share of it.")
+    ] = 0.03,
+    passes: Annotated[int, typer.Option(help="Max passes over the sizes.")] = 15,
 ) -> None:
-    """Measure a model's training step over batch sizes, and fit its batch time curve.
+    """Measure the time of a training step at several batch sizes, and fit a curve to it.
 
-    [cyan]make_step(batch_size, device)[/] returns a function that runs one training step of that batch when called:
+    Pass a function [cyan]make_step(batch_size, device)[/] that returns a function which runs one training step:
 
     [cyan]def make_step(batch_size, device):
         return lambda: train_once(images[:batch_size].to(device))[/]
 
-    Passes over the sizes, in random order, go on until the median of each is certain. If memory runs out, the limit is
-    found by bisection.
+    All sizes are measured in repeated passes, in random order, until --precision or --passes is reached. If memory runs
+    out, the largest size that fits is found by bisection.
     """
     from paceline.datasets.profiles import save_profile
     from paceline.training import profile as profiling

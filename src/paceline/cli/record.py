@@ -13,23 +13,25 @@ from paceline.cli.output import err
 
 
 def record(
-    command: Annotated[list[str], typer.Argument(help="[cyan]--[/] and the command to run.")],
-    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trace file.")] = Path("traces"),
+    command: Annotated[list[str], typer.Argument(help="After [cyan]--[/], the command to run.")],
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trace.")] = Path("traces"),
     name: Annotated[str, typer.Option(help="Name of the trace. \\[default: name of the script]")] = "",
     probe: Annotated[
-        bool, typer.Option("--probe", help="Cut every other block of batches to half, and stop after some steps.")
+        bool,
+        typer.Option("--probe", help="Halve every other block of four batches, and stop after --iterations steps."),
     ] = False,
     # With a size change at every fourth step, 200 steps give the fixed share to a few percent at 5% noise.
-    iterations: Annotated[int, typer.Option(help="Steps of a probe.")] = 200,
+    iterations: Annotated[int, typer.Option(help="Number of steps of a probe.")] = 200,
 ) -> None:
-    """Record data-parallel training on this machine.
+    """Record a training job on this machine, and report which worker is slow and in which phase.
 
-    [cyan]paceline record -- torchrun --nproc-per-node 4 train.py[/] runs the command unchanged, records every
-    worker, even if the command fails, and says which worker is slow and in which phase.
+    Example: [cyan]paceline record -- torchrun --nproc-per-node 4 train.py[/]
 
-    [cyan]--probe[/] records a short run with batches of two sizes, from which [cyan]paceline simulate[/] learns
-    how much of a step does not depend on the batch. Half of the samples of some batches are skipped, and the workers
-    exit after 200 steps: do not let the command write a checkpoint that you keep.
+    Runs the unmodified command and keeps its exit status. The trace is also written if the command fails.
+
+    [cyan]--probe[/] records a short run with two batch sizes, from which [cyan]paceline simulate[/] learns which part
+    of a step's time depends on the batch. It skips some samples and ends the workers after --iterations steps: do not
+    let the command write a checkpoint that you keep.
     """
     from paceline.recording.launch import record_command
     from paceline.recording.slow_workers import describe_slow_workers

@@ -16,10 +16,10 @@ def report(
     source: RunSource,
     target: Annotated[Path, typer.Option("--out", "-o", help="The .html file to write.")] = Path("report.html"),
 ) -> None:
-    """Write a report as one HTML page: who is slow, what waiting costs, what balancing saved, and what to do.
+    """Write an HTML report of a run: slow workers, the cost of waiting, what balancing saved, and what to do next.
 
-    The page needs no other file and no network.
-    [cyan]paceline evaluate[/] and [cyan]replay[/] write such a page with [cyan]--report[/].
+    The page is a single file and needs no network. [cyan]paceline evaluate[/] and [cyan]paceline replay[/] write such a
+    page with [cyan]--report[/].
     """
     from paceline.recording import newest_run_file, read_run
     from paceline.report import run_page

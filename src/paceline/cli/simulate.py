@@ -19,36 +19,42 @@ if TYPE_CHECKING:
 
 def simulate(
     source: Annotated[
-        str | None, typer.Argument(help="A recorded trace's name, or a file or folder of any format that is read.")
+        str | None, typer.Argument(help="Name of a recorded job, or a file or folder of traces or logs.")
     ] = None,
     speeds: Annotated[
-        str | None, typer.Option(help="Instead of a source: the workers' usual speeds, as [cyan]100,100,60[/].")
+        str | None,
+        typer.Option(help="Instead of a source: typical speeds of the workers, such as [cyan]100,100,60[/]."),
     ] = None,
     profiles: Annotated[
         list[str] | None,
         typer.Option(
             "--profile",
-            help="Instead of a source: what [cyan]paceline profile[/] wrote, and how many workers have such a device, "
-            "as [cyan]t4.csv=2[/]; repeat for each.",
+            help="Instead of a source: output of [cyan]paceline profile[/] and the number of workers with that device, "
+            "such as [cyan]t4.csv=2[/]; repeat for each device.",
         ),
     ] = None,
     batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration over all workers.")] = None,
     noise: Annotated[
-        float, typer.Option(help="Spread of speeds between iterations, where only usual speeds are known.")
+        float, typer.Option(help="Relative variation of speeds between iterations, for --speeds and --profile.")
     ] = 0.05,
-    file_format: Annotated[str | None, typer.Option("--format", help="The format, if it is not recognized.")] = None,
+    file_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="Format of the file; [cyan]paceline data list formats[/] lists them. \\[default: detected]"
+        ),
+    ] = None,
     options: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what balancing would gain on your cluster, before anything is attached.
+    """Estimate how much time balancing would save, before you change the job.
 
-    The source is a trace, or logs that you have: per-rank times or rates in a table, Megatron-LM's timers, scores of
-    nvidia-resiliency-ext, TraceML's summary, exports of torch.profiler. The balancer of a live job is replayed on it,
-    with its defaults. The answer is the share of the time that it saves, with a 90% interval, how much workers wait,
-    and the lines to add to your script.
+    The source is a trace or a log: a table of times or rates per rank, Megatron-LM's timers, scores of
+    nvidia-resiliency-ext, or exports of torch.profiler. The balancer of a live job is replayed on it with its defaults.
+    The output is the share of time saved, with a 90% interval, how much workers wait, and the lines to add to your
+    script.
 
-    Where batch sizes never change, a log does not tell how much of a time follows the batch, and the answer is a range.
-    [cyan]paceline record --probe -- torchrun ...[/] records a short run with batches of two sizes, which does.
+    If batch sizes never change, a log does not show which part of a step's time depends on the batch, so the estimate
+    is a range. [cyan]paceline record --probe -- torchrun ...[/] records a short run with two batch sizes to narrow it.
     """
     from paceline.eval import from_profiles, from_speeds
     from paceline.eval import simulate as simulate_trace

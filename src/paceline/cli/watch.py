@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 def watch(
     source: RunSource,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and stop.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two reads of the file.")] = 0.5,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between reads of the file.")] = 0.5,
 ) -> None:
-    """Watch a run: which workers are slow, which wait, what the balancer did and why.
+    """Show slow and waiting workers of a run, and the balancer's decisions with their reasons.
 
-    Follows the file as it grows, until Ctrl-C; you may start it before the run. If the output is not a terminal, one
-    picture is printed, as with [cyan]--once[/].
+    Follows the file until Ctrl-C; you may start it before the run. If the output is not a terminal, it prints one
+    snapshot, as with [cyan]--once[/].
     """
     if every <= 0:
         raise ValueError(f"--every must be above 0 seconds, got {every:g}")
