@@ -233,7 +233,9 @@ def test_wasted_samples_by_kind_and_reason(tmp_path):
     assert run.worker_columns["wasted"][-1].sum() == sum(account.wasted for account in accounts)
     assert run.fleet_columns["refused"][-1] > 0
     assert run.fleet_columns["abandoned"][-1] > 0
-    assert run.wasted_share[-1] == pytest.approx(server.ledger.wasted_share, rel=1e-5)  # six digits are written
+    assert run.fleet_columns["wasted_share"][-1] == pytest.approx(
+        server.ledger.wasted_share, rel=1e-5
+    )  # six digits are written
     told = " ".join(run.why)
     assert "Refused the push of fast: 2 of its 2 numbers are NaN" in told
     assert "Steps given up at the bound: worse" in told

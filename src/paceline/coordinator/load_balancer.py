@@ -444,7 +444,15 @@ class LoadBalancer:
     ) -> Plan:
         for values in (split.sizes, split.seconds):
             values.flags.writeable = False  # a caller's change would be one of the balancer's own state
-        return Plan(self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations)
+        return Plan(
+            **vars(split),
+            workers=self.predictor.workers,
+            forecast=forecast,
+            gain=gain,
+            acted=acted,
+            reasons=tuple(reasons),
+            iteration=self._iterations,
+        )
 
 
 def _check_covariates_shape(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:

@@ -6,23 +6,21 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 
-from paceline._arrays import Array, Sizes
 from paceline.coordinator import reasons as why
 from paceline.predictors.protocol import Forecast
-from paceline.solver.split import Split, SplitStatus
+from paceline.solver.split import Split
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan:
+class Plan(Split):
     """The batch sizes of an iteration to come, with the forecast behind them and the reason. Its arrays are read-only.
+
+    A :class:`~paceline.solver.Split`: the solver's own result, or an evaluation of sizes that were kept.
 
     Parameters
     ----------
     workers
         The fleet, in the order of every array.
-    split
-        The samples of each worker, the time each is expected to take for them, and what decides the makespan: the
-        solver's own result, or an evaluation of sizes that were kept.
     forecast
         The forecast from which the sizes were chosen.
     gain
@@ -46,7 +44,6 @@ class Plan:
     """
 
     workers: tuple[str, ...]
-    split: Split
     forecast: Forecast
     gain: float
     acted: bool
@@ -62,37 +59,15 @@ class Plan:
         """Sentence that says what was done and why."""
         return why.join_reasons(self.reasons)
 
-    @property
-    def sizes(self) -> Sizes:
-        """Samples of each worker, ``[W]``; they sum to the global batch."""
-        return self.split.sizes
-
-    @property
-    def seconds(self) -> Array:
-        """Time each worker is expected to take for them, ``[W]``, in seconds; 0 for a worker without samples."""
-        return self.split.seconds
-
-    @property
-    def makespan(self) -> float:
-        """Seconds until the last worker is expected to be done."""
-        return self.split.makespan
-
-    @property
-    def weights(self) -> Array:
-        """Each worker's weight in the mean gradient, ``[W]``: its share of the samples."""
-        return self.split.weights
-
-    @property
-    def status(self) -> SplitStatus:
-        """Status of the split: the reason why the last worker takes as long as it does."""
-        return self.split.status
-
     def as_step_plan(self, micro_batches: int) -> Plan:
         """Return the plan of a step of ``micro_batches`` micro-batches, given that this plan is for one of them."""
-        step = Split(
-            self.sizes * micro_batches, self.seconds * micro_batches, self.makespan * micro_batches, self.status
+        return replace(
+            self,
+            sizes=self.sizes * micro_batches,
+            seconds=self.seconds * micro_batches,
+            makespan=self.makespan * micro_batches,
+            reasons=why.scale_to_step(self.reasons, micro_batches),
         )
-        return replace(self, split=step, reasons=why.scale_to_step(self.reasons, micro_batches))
 
     def as_unchanged(self) -> Plan:
         """Return this plan again, marked as unchanged, for an iteration that is too short to be planned by itself."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -386,8 +385,8 @@ def _rank_types(fleet: Fleet) -> Array:
 def _layers_by_served(counts: tuple[int, ...]) -> Layers:
     """Return the states of ``counts`` ranks of each kind, by the number of ranks served; the first layer left out."""
     shape = [count + 1 for count in counts]
-    served_SK = np.array(list(product(*map(range, shape))), dtype=np.int64)
-    strides_K = np.array([prod(shape[kind + 1 :]) for kind in range(len(shape))], dtype=np.int64)
+    served_SK = np.indices(shape).reshape(len(shape), -1).T
+    strides_K = np.ravel_multi_index(np.eye(len(shape), dtype=np.int64), shape)
     total_S = served_SK.sum(axis=1)
     layers = []
     for total in range(1, sum(counts) + 1):

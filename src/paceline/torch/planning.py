@@ -206,7 +206,7 @@ class Planning:
 
     def _read_plan(self) -> None:
         self.plan = plan = self.balancer.plan
-        self._sizes_W = plan.split.sizes
+        self._sizes_W = plan.sizes
         # Ranks that planned as often, and reached the same sizes, have the same one; 32 bits fit into a float64.
         self.checksum = zlib.crc32(self._sizes_W.tobytes(), plan.iteration)
         if self.work is not None:  # ranks that learned other costs divide other batches

@@ -26,19 +26,10 @@ class Optimizer(Protocol):
         ...
 
     def step(self, parameters: Vector, gradient: Vector, lr_factor: float, samples_applied: int) -> None:
-        """Take a step along the gradient, ``[P]``.
+        """Change the parameters along the gradient, ``[P]``, which is not to be changed or kept.
 
-        Parameters
-        ----------
-        parameters
-            Changed in place.
-        gradient
-            Not to be changed or kept.
-        lr_factor
-            What the learning rate of this step is multiplied by. It comes apart from the gradient because an
-            optimizer such as Adam divides the scale of a gradient out again.
-        samples_applied
-            Samples applied before this step, for schedules.
+        The learning rate of this step is multiplied by ``lr_factor``: apart from the gradient, as an optimizer such as
+        Adam divides the scale of a gradient out again. ``samples_applied`` before this step are for schedules.
         """
         ...
 

@@ -288,6 +288,12 @@ class RoundPlan:
         flat = np.zeros(len(i))
         curves = Curves(flat, 1.0 / self.speed[i], self.comm_seconds[i], np.full(len(i), np.inf))
         forecast = Forecast(speed=self.speed[i], spread=self.spread[i], batch_time=curves)
-        workers = tuple(self.clients[j] for j in i)
-        split = evaluate(curves, self.sizes[i] * self.local_steps)
-        return Plan(workers, split, forecast, 0.0, True, (self.summary.removesuffix("."),), self.round_index)
+        return Plan(
+            **vars(evaluate(curves, self.sizes[i] * self.local_steps)),
+            workers=tuple(self.clients[j] for j in i),
+            forecast=forecast,
+            gain=0.0,
+            acted=True,
+            reasons=(self.summary.removesuffix("."),),
+            iteration=self.round_index,
+        )
