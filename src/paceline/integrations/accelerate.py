@@ -214,12 +214,7 @@ def _set_accumulation_steps(loader: GlobalLoader, accelerator: Any) -> None:
             "micro_batch= or pack= they have different numbers of micro-batches: leave gradient_accumulation_steps at "
             "1, compute inside `with loader.balance.accumulating():`, and step where loader.step_ends is true"
         )
-    if loader.accumulate not in (1, steps):
-        raise ValueError(
-            f"the accelerator has gradient_accumulation_steps={steps}, but the loader accumulate={loader.accumulate}: "
-            "remove accumulate from the loader"
-        )
-    loader.accumulate = steps
+    loader.set_accumulate(steps, f"the accelerator has gradient_accumulation_steps={steps}")
 
 
 def _attach_models(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, Any]) -> Balance:

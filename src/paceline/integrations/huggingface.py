@@ -184,11 +184,9 @@ TrainerBase: Any = object
 class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the Trainer that it is mixed into
     """A mixin that, put before a ``transformers.Trainer``, lets every rank's batch size follow its speed.
 
-    ``per_device_train_batch_size`` becomes a mean: the global batch is that times the number of ranks, and a step
-    equals that of one process on the global batch. Gradients are weighed by samples, or averaged plainly if the
-    Trainer divides the loss by the number of tokens of all ranks. Another loss is scaled in ``compute_loss``: see
-    ``docs/howto/trainers.md``. Checkpoints hold the balancer's state and the place in the data, and resume exactly.
-    Options that cannot be honored are refused.
+    ``per_device_train_batch_size`` becomes a mean over ranks, and a step equals that of one process on the global
+    batch. A loss that is neither a mean over samples nor divided by the tokens of all ranks is scaled in
+    ``compute_loss``: see ``docs/howto/trainers.md``. Checkpoints resume exactly.
 
     Parameters
     ----------
@@ -197,8 +195,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
     balancing
         Options of :func:`paceline.torch.attach`, such as ``predictor`` or ``policy``.
     costs
-        What samples cost, if they cost differently: a :class:`Costs`. Names of columns are those of ``train_dataset``,
-        also of columns that the model does not take.
+        What samples cost, if they cost differently: a :class:`Costs`. It may name any column of ``train_dataset``.
     metrics
         Where to write metrics, as :func:`paceline.recording.sink` takes it: ``"run.jsonl"``, or a list.
 
@@ -287,8 +284,6 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
             return super().training_step(model, inputs, num_items_in_batch) * log_weight
         finally:
             accelerator.backward = backward
-
-    # -- parts ---------------------------------------------------------------------------------------------------
 
     def _divides_loss(self, num_items_in_batch: Any) -> bool:
         if (undivided := getattr(self, "loss_is_scaled_for_ga", None)) is not None:

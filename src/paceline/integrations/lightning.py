@@ -154,10 +154,5 @@ def _configure_loader(trainer: Any) -> BalancedLoader:
             "Lightning reads the number of batches once, but with global_tokens it differs from epoch to epoch: set "
             "global_batch instead, with cap= to limit a rank's tokens"
         )
-    if loader.accumulate not in (1, micro_batches):
-        raise ValueError(
-            f"the Trainer has accumulate_grad_batches={micro_batches}, but the loader accumulate={loader.accumulate}: "
-            "remove accumulate from the loader"
-        )
-    loader.accumulate = micro_batches  # sizes then change only between steps
+    loader.set_accumulate(micro_batches, f"the Trainer has accumulate_grad_batches={micro_batches}")
     return loader

@@ -51,8 +51,8 @@ class ReplicaLoader:
     global_batch
         Samples of all replicas together in one step, however many there are; at least one for each.
     manager
-        The ``torchft.Manager`` of this replica, made with ``use_async_quorum=False``: a batch depends on the quorum.
-        It registers the state of this loader, beside the model's. A replica is one process.
+        The ``torchft.Manager`` of this replica, made with ``use_async_quorum=False``: a batch depends on the quorum. A
+        replica is one process.
     epochs
         Epochs of the job. A loop over the loader yields the batches of all of them, from the manager's present step.
     shuffle, seed
@@ -70,10 +70,8 @@ class ReplicaLoader:
 
     Attributes
     ----------
-    replicas
-        The names of the replicas in this step, as the manager orders them.
-    sizes
-        Their samples in this step, ``[P]``.
+    replicas, sizes
+        The names of the replicas in this step, as the manager orders them, and their samples, ``[P]``.
     balancer
         The load balancer.
 
@@ -203,10 +201,7 @@ class ReplicaLoader:
         return loss * (float(counts_P[self._rank]) * len(counts_P) / max(float(counts_P.sum()), 1.0))
 
     def _agree_on_sizes(self, measured: tuple[float, float]) -> None:
-        """Agree on the replicas of a step and on their sizes; a quorum in which that fails is followed by another.
-
-        ``measured`` are this replica's samples and seconds of the step before.
-        """
+        """Agree on a step's replicas and sizes, in as many quorums as it takes, from the last samples and seconds."""
         manager = self.manager
         while True:
             manager.start_quorum()

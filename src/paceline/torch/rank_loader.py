@@ -264,6 +264,12 @@ class RankLoader(ABC):
     def min_samples(self, samples: int) -> None:
         self._assigner.min_samples = samples
 
+    def set_accumulate(self, steps: int, source: str) -> None:
+        """Set a trainer's number of micro-batches per step, so that sizes change only between steps."""
+        if self.accumulate not in (1, steps):
+            raise ValueError(f"{source}, but the loader accumulate={self.accumulate}: remove it from the loader")
+        self.accumulate = steps
+
     # -- where it stands -------------------------------------------------------------------------------------------
 
     @property

@@ -50,8 +50,8 @@ class TimedGrid:
         """Send messages and return the replies that come within the timeout, as Flower's grid does."""
         sent = list(messages)
         training = bool(sent) and str(sent[0].metadata.message_type).startswith("train")
-        limits = [limit for limit in (timeout, self._deadline if training else None) if limit is not None]
-        limit = min(limits, default=None)
+        limits = (timeout, self._deadline if training else None)
+        limit = min(math.inf if each is None else each for each in limits)
         begin = CLOCK()
         waiting = {each for each in self._grid.push_messages(sent) if each is not None}
         elapsed: dict[int, float] = {}
@@ -63,10 +63,10 @@ class TimedGrid:
             for reply in came:
                 elapsed[reply.metadata.src_node_id] = now
                 waiting.discard(reply.metadata.reply_to_message_id)
-            if not waiting or (limit is not None and now >= limit):
+            if not waiting or now >= limit:
                 break
             # Flower's own grid polls every 3 s, which would be most of a short round
-            time.sleep(0.2 if limit is None else min(0.2, limit - now))
+            time.sleep(min(0.2, limit - now))
         if training:
             self.elapsed = elapsed
         return replies
@@ -94,8 +94,7 @@ def first_replies(plan: RoundPlan, messages: Sequence[Any]) -> dict[str, Any]:
 def correct_weights(messages: Sequence[Any], key: str) -> list[str]:
     """Correct the weights of replies that count samples processed instead of samples held; return their clients.
 
-    A client whose weight is the number of samples of its local steps would count the more, the larger its batch: the
-    average would lean towards the data of fast clients. Any other weight is the user's own affair.
+    By the former, the average would lean towards the data of fast clients. Any other weight is the user's own affair.
     """
     corrected = []
     for message in messages:
@@ -113,9 +112,9 @@ def correct_weights(messages: Sequence[Any], key: str) -> list[str]:
 class BalancedStrategy:
     """Any strategy of Flower's Message API, with batches by which the clients of a round reply together.
 
-    The strategy that is wrapped samples, aggregates and evaluates as before. ``"batch-size"`` in the user's
-    ``train_config`` is the mean of a local step, ``"local-steps"`` the steps of a round. Every training message gets a
-    configuration of its own, in which the batch size is the client's; steps and learning rate stay the same for all.
+    ``"batch-size"`` in the user's ``train_config`` is the mean of a local step, ``"local-steps"`` the steps of a round.
+    Every training message gets a configuration of its own, in which the batch size is the client's; steps and learning
+    rate stay the same for all.
 
     Parameters
     ----------
@@ -142,9 +141,8 @@ class BalancedStrategy:
 
     Notes
     -----
-    Clients report through `stopwatch`. One that does not is sized like others that were never seen. In deployments, the
-    time between sending a message and having its reply, less the training, is learned as the time to communicate; in
-    simulations clients wait for the machine's cores.
+    Clients report through `stopwatch`. In deployments, the time between sending a message and having its reply, less
+    the training, is learned as the time to communicate; in simulations clients wait for the machine's cores.
     """
 
     def __init__(
