@@ -21,8 +21,8 @@ __all__ = ["BalancedLoader", "prepare"]
 class BalancedLoader(GlobalLoader):
     """A balanced loader that counts as a ``DataLoader`` does in a script of Accelerate.
 
-    Its length is in batches of one process until it is prepared, and in batches of all processes from then on. So the
-    steps that a script computes for its schedule are those of equal batches, in whatever way it computes them.
+    Its length is in batches of one process until it is prepared, and in batches of all processes from then on: the
+    steps that a script computes for its schedule are those of equal batches.
 
     Parameters
     ----------

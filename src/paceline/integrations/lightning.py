@@ -22,8 +22,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
 
     The module's ``train_dataloader`` must return a :class:`BalancedLoader`, and the Trainer's strategy must wrap the
     module in ``DistributedDataParallel``, or be ``ModelParallelStrategy`` with the network in ``fully_shard``
-    (FSDP2). A step equals that of one process on the global batch: see ``docs/howto/trainers.md``. Checkpoints hold the
-    balancer's state and the place in the data.
+    (FSDP2). A step equals that of one process on the global batch, and checkpoints resume exactly.
 
     Parameters
     ----------

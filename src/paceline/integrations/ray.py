@@ -1,7 +1,6 @@
 """Asynchronous training on Ray: workers join, leave, die and come back; the server restarts from its checkpoint.
 
-Ray serializes what goes between its processes by pickling: use it among machines that trust each other. Arrays are put
-into its shared memory and read there without a copy by workers on the same host.
+Ray serializes what goes between its processes by pickling: use it among machines that trust each other.
 """
 
 from __future__ import annotations
@@ -203,12 +202,7 @@ class RayWorker:
 
 
 class RayJob:
-    """A server and its workers on a Ray cluster that is running.
-
-    Parameters
-    ----------
-    plan
-        Setting of the job.
+    """A server and its workers on a Ray cluster that is running, with the settings of a :class:`RayPlan`.
 
     Raises
     ------

@@ -76,22 +76,17 @@ class EpochAssigner:
     Attributes
     ----------
     epoch, batches, digest
-        The epoch under way, the batches taken of it, and a checksum of who took what: ranks that assigned alike have
-        the same.
-    indices
-        The epoch's samples in their order; the first ``offset`` of them are in a batch or in a buffer.
+        The epoch under way, the batches taken of it, and a checksum of who took what, the same on every rank.
+    indices, buffers
+        The epoch's samples in their order, of which the first ``offset`` are in a batch or a buffer; and samples drawn
+        for each rank in advance, if any.
     remaining, is_over
         Samples of the epoch that are in no batch yet, and whether it has no further batch.
-    buffers
-        Samples drawn for each rank in advance; empty where batches are cut when they are taken.
-    coefficients
-        Factors by which costs follow from features, ``[F]``; None where samples have no costs.
-    min_samples
-        Fewest samples of a rank in a batch, where samples have costs.
-    micro_batch
-        Samples of a micro-batch, where a rank's part is divided into some.
-    length_varies
-        Whether epochs have different numbers of batches.
+    coefficients, min_samples
+        Where samples have costs: the factors by which these follow from features, ``[F]``, and the fewest samples of a
+        rank.
+    micro_batch, length_varies
+        Samples of a micro-batch, where there are some; and whether epochs differ in their numbers of batches.
     """
 
     coefficients: Array | None = None

@@ -17,14 +17,8 @@ from paceline.recording.torch.busy_time import AsyncScalar
 class LossReductionCheck:
     """Finds out from gradients of unequal batches whether the loss is of the kind that the weighting assumes.
 
-    Attributes
-    ----------
-    has_enough
-        Whether enough was looked at.
-    watches_outputs
-        Whether gradients of the batch under way are worth a look.
-    is_delayed
-        Whether a device computes them: nothing waits for it, so norms are then those of the step before.
+    ``watches_outputs`` is whether gradients of the batch under way are worth a look. With ``is_delayed`` a device
+    computes them: nothing waits for it, so norms are those of the step before.
     """
 
     def __init__(self, *, is_delayed: bool = False) -> None:

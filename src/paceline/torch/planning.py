@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 class Planning:
     """Learns from reports and plans: a load balancer with what a running job of ranks needs around it.
 
-    The balancer plans in its own order of workers, the loader gets the sizes in the order of ranks.
-
     Attributes
     ----------
     workers
@@ -37,8 +35,6 @@ class Planning:
         Number by which ranks see that they use the same plan, and the same costs.
     work
         What samples cost, learned or given; None where they have no costs.
-    seconds
-        The time that planning takes this rank; 0 before it is known.
     order, in_order
         The first rank of each of the plan's workers, ``[W]``; and whether these are all ranks in their own order.
     """
@@ -61,7 +57,7 @@ class Planning:
         self._unplanned: list[RankReports] = []
         # the fastest of 8 plans says how long planning takes; until then every iteration is planned
         self._recent_seconds: deque[float] = deque(maxlen=8)
-        self.seconds = 0.0
+        self.seconds = 0.0  # that planning takes this rank, once it is known
         self._has_settled = self._had_settled = False  # at this exchange, and at the one before
         self._steady_plans = 0  # plans since more than a few samples moved, the same on every rank
         self._usual_seconds = math.nan  # of the slowest rank, an iteration

@@ -52,16 +52,8 @@ class RankReports:
     """Rows that all ranks reported in one exchange, ``[W, F]``, in the order of the plan's workers.
 
     A rank that says what no rank can measure, such as a step without samples or of no time, has measured nothing (NaN).
-    The last ``features`` numbers of a row say what the work is made of.
-
-    Attributes
-    ----------
-    is_consistent
-        Whether all ranks used the same plan, at the same place in the data.
-    ran_out
-        Whether a rank's batch did not fit into memory.
-    has_norms, has_buffers
-        Whether gradients, and buffers, were looked at.
+    The last ``features`` numbers of a row say what the work is made of. They are consistent if all ranks used the same
+    plan, at the same place in the data; ``ran_out`` says whether a rank's batch did not fit into memory.
     """
 
     def __init__(self, report_WF: Array, features: int = 0) -> None:
@@ -121,9 +113,8 @@ class RankReports:
     def scale_to_shares(self, work_W: Array, shares_W: Array, fixed_seconds: float) -> RankReports:
         """Return the rows with each worker's work scaled to exactly its share: speeds are then work per second.
 
-        Whole samples, and padding, make work differ a little from the shares, and a global batch's from the mean. That
-        is not due to the shares, which are judged from these rows. Shares are work of one micro-batch as it was
-        planned, and ``fixed_seconds`` the seconds of a micro-batch that do not depend on its work.
+        Whole samples, and padding, make work differ a little from the shares, which are judged from these rows. Shares
+        are work of one micro-batch, and ``fixed_seconds`` those of a micro-batch that do not depend on its work.
         """
         report_WF, parts_W = self.report_WF.copy(), self["micro_batches"]
         report_WF[:, _COLUMN_INDEX["seconds"]] = scale_to_shares(
@@ -183,8 +174,7 @@ def make_iteration(
 ) -> Iteration:
     """Return the record of an iteration; ``extra`` is what this rank knows by itself.
 
-    ``batch_W`` are the samples of each worker in the batch that was computed last, for those whose times are not known,
-    and ``accumulate`` such batches in a step.
+    ``batch_W`` are the samples in the last batch, ``accumulate`` to a step, of workers whose times are not known.
     """
     steps_W, known_W = reports["steps"], np.isfinite(reports["samples"])  # a device may not have finished yet
     sizes_W = np.where(known_W, reports["samples"] / steps_W, batch_W * accumulate)

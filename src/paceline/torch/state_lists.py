@@ -1,8 +1,4 @@
-"""States of arrays as lists, which ``torch.load(weights_only=True)`` reads, and distributed checkpoints of any ranks.
-
-A distributed checkpoint loads a tensor only into one of the shape that was saved, and a job on other ranks has other
-shapes.
-"""
+"""States of arrays as lists, which ``torch.load(weights_only=True)`` and distributed checkpoints read in any shape."""
 
 from __future__ import annotations
 

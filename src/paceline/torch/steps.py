@@ -35,18 +35,8 @@ from paceline.torch.weighting import AttachedModel, Weighting
 class StepWeighting(Weighting):
     """The weighting of models on a balanced loader, which also reports and plans once in a step.
 
-    Attributes
-    ----------
-    observers
-        Called with the record of every iteration.
-    index
-        The iteration under way.
-    reports
-        Reports that have arrived since the loader was last asked for a batch; None before.
-    pending_sums
-        Whether the loop, after its end, has gradients still to be summed.
-    handle
-        The balance, kept alive by the model's hooks even if the script has dropped it.
+    ``observers`` are called with the record of every iteration. ``reports`` have arrived since the loader was last
+    asked for a batch.
     """
 
     def __init__(
@@ -56,10 +46,10 @@ class StepWeighting(Weighting):
         self.observers: list[Callable[[Iteration], None]] = []
         self.overhead_seconds = 0.0
         self.out_of_memory = False
-        self.index = -1
+        self.index = -1  # of the iteration under way
         self.reports: RankReports | None = None
         self.pending_sums = PendingAllReduces(loader.accumulate)
-        self.handle: object = None
+        self.handle: object = None  # the balance, kept alive by the model's hooks even if the script has dropped it
         self.is_delayed = bool(timer.delay)
         self._planning, self._timer, self._covariates = planning, timer, covariates
         self._buffers_check = SharedBuffersCheck()

@@ -16,13 +16,10 @@ from paceline.torch.stream_assigner import StreamAssigner
 class StreamLoader(RankLoader):
     """Loads this rank's part of every global batch of a stream: iterable datasets, WebDataset, Hugging Face streaming.
 
-    Every rank reads and decodes the complete stream, in the same order, and keeps its part. A stream that is split over
-    the ranks already, or shuffled without a common seed, ends every rank with an error at the first exchange of
-    reports, as ranks compare the contents of what they drew.
-
-    Each sample of the stream comes exactly once an epoch. The last batch takes what is left; fewer samples than ranks
-    join the one before. A resumed epoch reads again, and drops, what came before: it is exact if the stream yields the
-    same again.
+    Every rank reads and decodes the complete stream, in the same order, and keeps its part. Ranks compare the contents
+    of what they drew: a stream that is split over them already, or shuffled without a common seed, ends every rank with
+    an error. Each sample comes exactly once an epoch. A resumed epoch reads again, and drops, what came before: it is
+    exact if the stream yields the same again.
 
     Parameters
     ----------

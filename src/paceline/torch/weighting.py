@@ -58,10 +58,9 @@ class AttachedModel:
 
     Attributes
     ----------
-    sums, backwards
-        How often its gradients were summed over the ranks, and backward passes since then.
-    has_unsummed
-        Whether it has gradients of this rank alone.
+    sums, backwards, has_unsummed
+        How often its gradients were summed over the ranks, backward passes since then, and whether it has gradients of
+        this rank alone.
     share_residual
         How far this rank's shares are from those of so many global batches, since the last sum; NaN refuses.
     scaled_count
@@ -234,21 +233,12 @@ class Weighting:
     """Weighs the gradients of all models that train on one loader, and refuses steps that have no right weight.
 
     The loader is None if its batches are not ours.
-
-    Attributes
-    ----------
-    watches_outputs
-        Whether the kind of the loss is looked at.
-    has_scaled_counts
-        Whether the last sum was of scaled losses.
-    finds_by_order
-        Whether that sum was of scaled losses, with counts or without: batches are then found by their order where rows
-        say nothing of them.
-    renormalizes_shares
-        Whether shares that do not sum to one are divided by their sum, and not refused.
     """
 
-    watches_outputs = has_scaled_counts = finds_by_order = renormalizes_shares = False
+    watches_outputs = False  # whether the kind of the loss is looked at
+    has_scaled_counts = False  # whether the last sum was of scaled losses
+    finds_by_order = False  # the same, also without counts: rows may then say nothing of a batch, but its order does
+    renormalizes_shares = False  # whether shares that do not sum to one are divided by their sum, and not refused
 
     def __init__(self, exchange: Exchange, loader: Any = None, timer: BusyTimer | None = None) -> None:
         self.exchange, self.loader, self.timer = exchange, loader, timer
