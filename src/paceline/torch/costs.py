@@ -19,11 +19,7 @@ Numbers = ArrayLike | str | Callable[[Any], float]
 
 
 def read_numbers(dataset: Any, source: Numbers, argument_name: str, *, allow_zeros: bool = False) -> Array:
-    """Return the numbers of all samples, above 0 or with ``allow_zeros`` not below, or raise an error.
-
-    The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths. A
-    function is called with every sample, once.
-    """
+    """Return the numbers of all samples, or raise an error: for a column of lists, their lengths."""
     if isinstance(source, str):
         values = _read_column(dataset, source, argument_name)
     elif callable(source):
@@ -251,8 +247,8 @@ class SampleCosts:
     Parameters
     ----------
     features
-        Features of a sample's cost, ``[N, F]``: its given cost alone; or its length, the square of that, and
-        1, whose coefficients are learned. Of several parts: the sum of their lengths, each length, each square, and 1.
+        Features of a sample's cost, ``[N, F]``: its given cost alone; or its length, the square of that, and 1. Of
+        several parts: the sum of their lengths, each length, each square, and 1.
     tokens
         What each sample takes of the cap and of a budget, ``[N]``: its length, or else its cost.
     """

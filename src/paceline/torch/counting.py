@@ -257,16 +257,13 @@ class BackwardGraph:
 
     Attributes
     ----------
-    passes
-        All forward passes.
-    plain
-        Those that are reached otherwise than through a scaled loss.
+    passes, plain
+        All forward passes, and those that are reached otherwise than through a scaled loss.
     scaled
         The scaled losses.
-    leaves
-        Parameters that are reached otherwise than through a pass or a scaled loss, as by a penalty.
-    beside
-        Parameters that are reached through a scaled loss and no pass, or that made the inputs of a pass.
+    leaves, beside
+        Parameters that are reached otherwise than through a pass or a scaled loss, as by a penalty; and those that are
+        reached through a scaled loss and no pass, or that made the inputs of a pass.
     """
 
     def __init__(self, nodes: Iterable[Any]) -> None:

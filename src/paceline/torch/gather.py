@@ -76,11 +76,10 @@ def check_gathered_shapes(
 ) -> None:
     """Compare the lengths of tensors that ranks are about to gather, while batches are trained on that differ in size.
 
-    If they differ, a RuntimeError is raised on every rank of the group. Each look is a small exchange of its own. None
-    may be left out, as a gathering that looks the same may be of rows. What decides whether to look is the same on
-    every rank. Between loops none looks, unless batches of a loop that fetched ahead are still to be trained on: a
-    balance that nobody holds ends on each rank when the garbage collector finds it. A group with others than the
-    ``ranks`` that train is not looked at, as those would not take part.
+    If they differ, a RuntimeError is raised on every rank of the group. Each look is a small exchange, so what decides
+    whether to look is the same on every rank. Between loops none looks, unless batches of a loop that fetched ahead are
+    still to be trained on: a balance that nobody holds ends on each rank when the garbage collector finds it. A group
+    without all ``ranks`` that train is not looked at.
     """
     if not loader.is_iterating and not (loader.has_ended and has_pending_batches()):
         return

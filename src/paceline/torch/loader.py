@@ -25,7 +25,7 @@ class BalancedLoader(RankLoader):
 
     Each epoch covers every sample exactly once, over all ranks, whatever the batch sizes did meanwhile. The epoch's
     last batch takes what is left; fewer samples than ranks join the one before. A loop ends any loop before it. Every
-    rank has to loop alike.
+    rank has to loop alike. Attributes are those of a :class:`paceline.torch.rank_loader.RankLoader`.
 
     Parameters
     ----------
@@ -64,8 +64,6 @@ class BalancedLoader(RankLoader):
         process makes the batch when its size is known.
     prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context
         As in torch's ``DataLoader``.
-
-    Attributes are those of a :class:`paceline.torch.rank_loader.RankLoader`; :func:`attach` sets ``shares``.
 
     Raises
     ------

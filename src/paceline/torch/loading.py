@@ -117,8 +117,7 @@ class Prefetcher:
     take is dropped. What a batch holds does not depend on what was loaded. When samples come that do not follow those
     before, a new generation begins; what an older one asked for is dropped when it arrives.
 
-    ``load_seconds`` are those that the last batch was waited for, and that the processes took for it, divided by their
-    number.
+    ``load_seconds`` are those of waiting for the last batch, and of the processes for it, divided by their number.
     """
 
     def __init__(
