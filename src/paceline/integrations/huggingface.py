@@ -6,7 +6,7 @@ import inspect
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from math import ceil
@@ -244,7 +244,7 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         sizes = (arguments.train_batch_size, arguments.gradient_accumulation_steps)
         if self._loader_dataset is not self.train_dataset or self._loader_sizes != sizes:
             require_supported_options(self, BalancedTrainerMixin)
-            self._trainer_loader = TrainerLoader(self._make_loader(), self._prepare_to_attach, self._batch_to_device)
+            self._trainer_loader = TrainerLoader(self._make_loader(), self)
             self._loader_dataset, self._loader_sizes = self.train_dataset, sizes
         arguments.ignore_data_skip = True  # a resumed loader continues at its saved place by itself
         return self._trainer_loader
@@ -325,11 +325,6 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
         collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
         return self.train_dataset, collate
 
-    def _batch_to_device(self, batch: Any) -> Any:
-        accelerator = self.accelerator
-        send: Any = import_module("accelerate.utils").send_to_device
-        return send(batch, accelerator.device, non_blocking=getattr(accelerator, "non_blocking", False))
-
     def _prepare_to_attach(self) -> None:
         """Prepare to attach at the first batch of a training; batches taken before training need no balance."""
         if not self.is_in_train or self._is_attached:
@@ -409,10 +404,8 @@ class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the
 class TrainerLoader:
     """A balanced loader with the interface that the Trainer expects."""
 
-    def __init__(
-        self, loader: BalancedLoader, on_epoch_start: Callable[[], None], to_device: Callable[[Any], Any]
-    ) -> None:
-        self.loader, self.on_epoch_start, self.to_device = loader, on_epoch_start, to_device
+    def __init__(self, loader: BalancedLoader, trainer: Any) -> None:
+        self.loader, self.trainer = loader, trainer
         self._shares: deque[float] = deque()
 
     def __getattr__(self, name: str) -> Any:
@@ -425,12 +418,13 @@ class TrainerLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of an epoch; the Trainer takes all batches of a step before it computes the first."""
-        self.on_epoch_start()
+        self.trainer._prepare_to_attach()
         self._shares.clear()
+        accelerator, send = self.trainer.accelerator, import_module("accelerate.utils").send_to_device
         for batch in self.loader:
             sizes_W = self.loader.batch_sizes
             self._shares.append(float(sizes_W[self.loader.rank]) * len(sizes_W) / float(sizes_W.sum()))
-            yield self.to_device(batch)
+            yield send(batch, accelerator.device, non_blocking=getattr(accelerator, "non_blocking", False))
 
     def next_share(self) -> float:
         """Return the weight of the next batch to compute, relative to equal weights."""

@@ -259,8 +259,8 @@ def require_same(state: State, expected: Mapping[str, object]) -> None:
 class BufferAssigner(EpochAssigner):
     """Draws samples into a buffer for each rank, and cuts batches from its front.
 
-    What lies in its own buffer, ``batches_ahead`` batches beyond the next one, a rank can load; how much of it goes into
-    the next batch is settled only when that is taken. The order is drawn in rounds, a batch for each rank in turn.
+    A rank can load what lies in its buffer, ``batches_ahead`` batches beyond the next one; how much of it goes into the
+    next batch is settled only when that is taken. The order is drawn in rounds, a batch for each rank in turn.
     """
 
     buffered = True

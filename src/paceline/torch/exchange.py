@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from inspect import unwrap
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._runtime import wait_at_exit
 from paceline.recording.torch.waits import without_listeners
-
-ResultT = TypeVar("ResultT")
 
 
 class LostRankError(RuntimeError):
@@ -86,11 +84,11 @@ class Exchange:
         # Lengths first: all_gather needs tensors of equal length. dist.all_gather_object would unpickle.
         payload = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-        self._raise_if_lost(lambda: dist.all_gather(lengths, torch.tensor([len(payload)]), group=self.group))
-        longest = int(max(lengths))
-        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
-        padded = torch.nn.functional.pad(payload, (0, longest - len(payload)))
-        self._raise_if_lost(lambda: dist.all_gather(texts, padded, group=self.group))
+        with self._guard_collectives():
+            dist.all_gather(lengths, torch.tensor([len(payload)]), group=self.group)
+            longest = int(max(lengths))
+            texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
+            dist.all_gather(texts, torch.nn.functional.pad(payload, (0, longest - len(payload))), group=self.group)
         pairs = zip(texts, lengths, strict=True)
         return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in pairs]
 
@@ -100,9 +98,10 @@ class Exchange:
         np.savez(written, **state)  # type: ignore[arg-type]
         payload = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
         length = torch.tensor([len(payload)])
-        self._raise_if_lost(lambda: dist.broadcast(length, src=self.ranks[0], group=self.group))
-        sent = payload if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
-        self._raise_if_lost(lambda: dist.broadcast(sent, src=self.ranks[0], group=self.group))
+        with self._guard_collectives():
+            dist.broadcast(length, src=self.ranks[0], group=self.group)
+            sent = payload if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
+            dist.broadcast(sent, src=self.ranks[0], group=self.group)
         # Explicit, although it is numpy's default: what another process sent is never unpickled.
         with np.load(io.BytesIO(sent.numpy().tobytes()), allow_pickle=False) as arrays:
             return dict(arrays)
@@ -115,10 +114,11 @@ class Exchange:
         # torch closes sockets and ends threads with the last reference, and this exchange may be part of a cycle.
         vars(self).pop("group", None)
 
-    def _raise_if_lost(self, communicate: Callable[[], ResultT]) -> ResultT:
+    @contextmanager
+    def _guard_collectives(self) -> Iterator[None]:
         try:
             with without_listeners():
-                return communicate()
+                yield
         except RuntimeError as error:
             raise self.lost_rank_error(error) from error
 

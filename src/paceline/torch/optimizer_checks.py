@@ -15,11 +15,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from paceline.torch.counting import LoopError, was_attached
 from paceline.torch.weighting import AttachedModel, Weighting
 
-LBFGS_ERROR = (
-    "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal batches. Use "
-    "an optimizer that evaluates the loss once per step"
-)
-
 
 class OptimizerChecks:
     """Checks the optimizers of this process before each of their steps.
@@ -54,7 +49,10 @@ class OptimizerChecks:
         unsummed = [one for one in models if not one.mark_step(optimizer)]
         weighting.before_optimizer_step()
         if isinstance(optimizer, torch.optim.LBFGS) and _updates_any(optimizer, weighting.models):
-            raise RuntimeError(LBFGS_ERROR)
+            raise RuntimeError(
+                "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal "
+                "batches. Use an optimizer that evaluates the loss once per step"
+            )
         # Scanning the parameters is slow, and almost no step needs it.
         if alone and _updates_any(optimizer, alone):
             raise RuntimeError(
