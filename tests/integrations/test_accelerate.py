@@ -84,7 +84,7 @@ def test_metrics_are_written(outcomes, folder):
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        ("no loader", "needs a BalancedLoader: pass it together with the model"),
+        ("no loader", "needs one BalancedLoader, got 0: pass it together with the model"),
         ("micro-batches", "gradient_accumulation_steps=3, but the loader accumulate=2"),
         ("counted twice", "leave gradient_accumulation_steps at 1, compute inside `with loader.balance.accumulating()"),
         ("a stream", "cannot tell Accelerate where the epoch of a StreamLoader ends"),

@@ -167,12 +167,10 @@ def _find_loader(prepared_objects: Iterable[Any]) -> GlobalLoader:
             "prepare the model and the optimizer with accelerator.prepare, then attach(model, loader)"
         )
     loaders = [thing for thing in prepared_objects if isinstance(thing, GlobalLoader)]
-    if not loaders:
-        raise TypeError("prepare() needs a BalancedLoader: pass it together with the model and the optimizer")
-    if len(loaders) > 1:
+    if len(loaders) != 1:
         raise TypeError(
-            f"prepare() needs exactly one BalancedLoader, got {len(loaders)}: prepare further loaders, such as those "
-            "for evaluation, as DataLoaders"
+            f"prepare() needs one BalancedLoader, got {len(loaders)}: pass it together with the model and the "
+            "optimizer, and loaders for evaluation as DataLoaders"
         )
     return loaders[0]
 

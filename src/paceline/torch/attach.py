@@ -228,12 +228,11 @@ def _ranks_per_replica(model: torch.nn.Module, loader: RankLoader) -> int:
 
 def _policy_for(model: torch.nn.Module, loader: RankLoader, policy: Policy | None, samples: int) -> Policy:
     """Return the policy, with a lower bound that the model needs for training."""
-    # Samples of unequal cost make every batch another size anyway, so a batch multiple would only make shares coarse.
-    costs = loader.coefficients is not None
-    batch_multiple = 1 if costs else default_batch_multiple(loader.global_batch, loader.world_size)
+    batch_multiple = default_batch_multiple(loader.global_batch, loader.world_size)
     if loader.micro_batch and samples % loader.micro_batch == 0:
-        # Whole micro-batches: fixed shapes, as compilers like them, and no time for a rest. Costs cut their own.
-        batch_multiple = 1 if costs else loader.micro_batch
+        batch_multiple = loader.micro_batch  # fixed shapes, as compilers like them, and no time for a rest
+    if loader.coefficients is not None:
+        batch_multiple = 1  # unequal costs make every batch another size anyway
     wanted = policy or Policy(batch_multiple=batch_multiple)
     bounds = wanted.lower.values() if isinstance(wanted.lower, Mapping) else [wanted.lower]
     if any(bound < 1 for bound in bounds):

@@ -98,7 +98,7 @@ class Costs:
     --------
     >>> Costs(cap=4096)
     Traceback (most recent call last):
-    ValueError: cap= needs the costs of samples: pass cost= or lengths= too
+    ValueError: Costs needs lengths= or cost=
     """
 
     lengths: Numbers | Mapping[str, Numbers] | None = None
@@ -109,15 +109,11 @@ class Costs:
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        unequal = self.cost is not None or self.lengths is not None
-        for name in ("cap", "global_tokens", "padded"):
-            value = getattr(self, name)
-            if value and not unequal:
-                raise ValueError(f"{name}= needs the costs of samples: pass cost= or lengths= too")
-            if name != "padded" and value is not None and not 0 < value < np.inf:
-                raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
-        if not unequal:
+        if self.cost is None and self.lengths is None:
             raise ValueError("Costs needs lengths= or cost=")
+        for name, value in (("cap", self.cap), ("global_tokens", self.global_tokens)):
+            if value is not None and not 0 < value < np.inf:
+                raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
         if isinstance(self.lengths, Mapping):
             # a fit tries 2**(2 P + 3) sets of features, 0.1 s with 3 parts
             if not 0 < len(self.lengths) <= 3:

@@ -112,9 +112,8 @@ class BalancedLoader(RankLoader):
         rank, world_size = rank_and_world_size(rank, world_size)
         require_samples(dataset, world_size, 1)
         table = None if costs is None else costs.of_dataset(dataset)
-        rule = GlobalBatch(
-            _mean_batch_samples(global_batch, costs, table, world_size, drop_last), world_size, bool(drop_last)
-        )
+        samples = _mean_batch_samples(global_batch, costs, table, world_size, drop_last)
+        rule = GlobalBatch(samples, world_size, bool(drop_last))
         require_samples(dataset, world_size, rule.min_left)
         self.dataset = dataset
         self.accumulate = require_int("accumulate", accumulate, 1, "micro-batch")
@@ -127,15 +126,15 @@ class BalancedLoader(RankLoader):
         order = SampleOrder(len(dataset), bool(shuffle), require_int("seed", seed, 0), sampler)
         self._loads_ahead = num_workers > 0
         self._assigner: EpochAssigner
-        if costs is not None and table is not None and pack:
+        if costs is None or table is None:
+            # a sampler may yield a sample twice, which buffers that are loaded ahead could not tell apart
+            buffered = self._loads_ahead and sampler is None
+            self._assigner = (BufferAssigner if buffered else EpochAssigner)(order, rule, rank)
+        elif pack:
             self._assigner = PackAssigner(order, rule, rank, costs, table, lockstep=pack == "lockstep")
             collate_fn = collate_fn or Flatten()
-        elif costs is not None and table is not None:
+        else:
             self._assigner = CostAssigner(order, rule, rank, costs, table)
-        elif self._loads_ahead and sampler is None:
-            self._assigner = BufferAssigner(order, rule, rank)
-        else:  # a sampler may yield a sample twice, which buffers that are loaded ahead could not tell apart
-            self._assigner = EpochAssigner(order, rule, rank)
         self._assigner.micro_batch = self.micro_batch
         if self.micro_batch or pack:
             self.micro_batches = self._assigner.micro_batches

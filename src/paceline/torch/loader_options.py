@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
@@ -24,18 +24,6 @@ UNSUPPORTED_ATTRIBUTES = {
     "it",
 }
 """Attributes of torch's loader that this one has not, and what there is instead."""
-
-
-def check_process_options(num_workers: int, options: Mapping[str, Any]) -> None:
-    """Refuse options of torch's ``DataLoader`` for loading processes that are out of range, or have no process."""
-    require_int("num_workers", num_workers, 0)
-    if options.get("prefetch_factor") is not None:
-        require_int("prefetch_factor", options["prefetch_factor"], 1, "batch")
-    if not options["timeout"] >= 0:
-        raise ValueError(f"timeout must be at least 0 seconds, got {options['timeout']}")
-    for name in ("timeout", "multiprocessing_context"):
-        if options.get(name) and not num_workers:
-            raise ValueError(f"{name} applies to loading processes only: set num_workers above 0, or leave it out")
 
 
 def raise_unknown_option(unknown: Iterable[str], callee: Callable[..., Any]) -> None:

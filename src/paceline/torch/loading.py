@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
 from paceline.torch.assigner import EpochAssigner, SampleIndices
-from paceline.torch.loader_options import check_process_options
+from paceline.torch.loader_options import require_int
 
 
 def contiguous_slices(row_positions: Sequence[tuple[Any, int]]) -> list[tuple[Any, slice]]:
@@ -264,8 +264,15 @@ def make_batch_source(
     pin_memory: bool,
     **process_options: Any,
 ) -> BatchSource:
-    """Return the source of a rank's batches for these options of torch's ``DataLoader``."""
-    check_process_options(num_workers, process_options)
+    """Return the source of a rank's batches for these options of torch's ``DataLoader``; refuse what is out of range."""
+    require_int("num_workers", num_workers, 0)
+    if process_options["prefetch_factor"] is not None:
+        require_int("prefetch_factor", process_options["prefetch_factor"], 1, "batch")
+    if not process_options["timeout"] >= 0:
+        raise ValueError(f"timeout must be at least 0 seconds, got {process_options['timeout']}")
+    for name in ("timeout", "multiprocessing_context"):
+        if process_options[name] and not num_workers:
+            raise ValueError(f"{name} applies to loading processes only: set num_workers above 0, or leave it out")
     pin = pin_memory and torch.cuda.is_available()
     if pin_memory and not pin:
         warnings.warn("pin_memory=True has no effect, as no CUDA device is available", stacklevel=3)

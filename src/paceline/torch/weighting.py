@@ -258,8 +258,7 @@ class Weighting:
     # -- what a run of a loop adds: see Steps ------------------------------------------------------------------------
 
     def forward(self, forward_pass: ForwardPass) -> None:
-        """Find the batch that a model is given in training, if there is one of as many rows."""
-        forward_pass.batch, _ = self.batches.find(forward_pass.rows, forward_pass.owner())
+        """Find the batch that a model is given in training, if there is one."""
 
     def watch_outputs(self, outputs: Sequence[torch.Tensor], model: AttachedModel) -> None:
         """Watch the gradients of a model's outputs."""
