@@ -447,19 +447,8 @@ def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
     return [node.register_prehook(queue_callbacks) for node in dict.fromkeys(nodes) if node is not None]
 
 
-def _scale_root_gradients(roots: Sequence[Any], gradients: Any, factor: float) -> list[torch.Tensor]:
-    weights = [None] * len(roots) if gradients is None else gradients
-    weights = [weights] if isinstance(weights, torch.Tensor) else list(weights)
-    found = []
-    for root, gradient in zip(roots, weights, strict=True):
-        if gradient is not None:
-            found.append(gradient * factor)
-            continue
-        if isinstance(root, torch.Tensor):
-            if root.numel() != 1:
-                raise RuntimeError("grad can be implicitly created only for scalar outputs")
-            found.append(torch.full_like(root, factor, requires_grad=False))
-        else:
-            about = root.node._input_metadata[root.output_nr]
-            found.append(torch.full(about.shape, factor, dtype=about.dtype, device=about.device))
-    return found
+def _scale_root_gradients(roots: Sequence[Any], gradients: Any, factor: float) -> list[torch.Tensor | None]:
+    """Return the gradients with which torch begins at these roots, times a factor."""
+    given = torch.autograd._tensor_or_tensors_to_tuple(gradients, len(roots))
+    made = torch.autograd._make_grads(roots, given, is_grads_batched=False)
+    return [None if gradient is None else gradient * factor for gradient in made]

@@ -264,7 +264,7 @@ def make_batch_source(
     pin_memory: bool,
     **process_options: Any,
 ) -> BatchSource:
-    """Return the source of a rank's batches for these options of torch's ``DataLoader``; refuse what is out of range."""
+    """Return the source of a rank's batches for these options of torch's ``DataLoader``; refuse what has no effect."""
     require_int("num_workers", num_workers, 0)
     if process_options["prefetch_factor"] is not None:
         require_int("prefetch_factor", process_options["prefetch_factor"], 1, "batch")
