@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 
 from paceline.predictors import Predictor
 from paceline.recording.covariates import Covariate, default_covariates
-
-logger = logging.getLogger(__name__)
 
 
 class CovariateSampler:
@@ -46,6 +43,4 @@ def select_covariates(predictor: Predictor, covariates: Sequence[Covariate] | No
             f"none of the covariates that the predictor reads, {missing}, is sampled here (sampled: {list(known)}): "
             "pass covariates=[...] with a Covariate of each of these names"
         )
-    if missing:
-        logger.info("the predictor can read %s, which nothing samples here", missing)
     return [known[name].sample if name in known else lambda: math.nan for name in predictor.covariate_names]

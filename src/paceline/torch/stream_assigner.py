@@ -143,10 +143,7 @@ class StreamAssigner:
 
 
 def fingerprint(sample: Any) -> bytes:
-    """Return four bytes that tell samples apart: the same on every rank that drew the same sample.
-
-    Of a large array, the beginning and the end count. Of a dictionary with a ``__key__``, as WebDataset yields, that
-    alone counts.
+    """Return four bytes that tell samples apart: by both ends of large arrays, and by WebDataset's ``__key__`` alone.
 
     >>> fingerprint({"x": np.arange(3), "y": "a"}) == fingerprint({"x": np.arange(3), "y": "b"})
     False

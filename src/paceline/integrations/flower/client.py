@@ -44,17 +44,12 @@ class ClientStopwatch:
         from flwr.app import ConfigRecord  # pyright: ignore[reportMissingImports]
 
         seconds = CLOCK() - self._start_time
-        done = self._assigned_samples() if samples is None else float(samples)
-        known = {"samples": done, "data": self.data, "memory": self.memory}
+        batch = min(self.batch_size, int(self.data)) if math.isfinite(self.data) else self.batch_size
+        balanced = self.batch_size and self.local_steps
+        assigned = batch * self.local_steps if balanced else math.nan
+        known = {"samples": float(assigned if samples is None else samples), "data": self.data, "memory": self.memory}
         amounts = {name: value for name, value in known.items() if math.isfinite(value)}
         return ConfigRecord({"seconds": seconds, "device": self.device, **amounts})
-
-    def _assigned_samples(self) -> float:
-        """Return the samples asked for; NaN from a server that is not balanced, which does not read them either."""
-        if not (self.batch_size and self.local_steps):
-            return math.nan
-        batch = min(self.batch_size, int(self.data)) if math.isfinite(self.data) else self.batch_size
-        return float(batch * self.local_steps)
 
 
 def stopwatch(message: Any, *, data: float = math.nan, memory: float = math.nan, device: str = "") -> ClientStopwatch:

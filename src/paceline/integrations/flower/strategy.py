@@ -34,10 +34,7 @@ CLOCK = time.monotonic
 
 
 class TimedGrid:
-    """A Flower grid that also measures how long each client took to reply to the latest training messages.
-
-    Training replies are not waited for longer than the deadline, in seconds.
-    """
+    """A Flower grid that measures after how long each client replied, and waits for none longer than the deadline."""
 
     def __init__(self, grid: Any, deadline: float | None = None) -> None:
         self._grid, self._deadline = grid, deadline
