@@ -114,12 +114,10 @@ class Balance(LossScaling):
     ----------
     on_iteration
         Called with an :class:`paceline.recording.records.Iteration` after each exchange of reports, on every rank.
-    balancer
-        The load balancer: the same on every rank.
+    balancer, workers
+        The load balancer, the same on every rank; and the names of the ranks, in their order.
     work
         What samples cost, learned or given; None where they have no costs.
-    workers
-        The names of the ranks, in their order.
     """
 
     def __init__(

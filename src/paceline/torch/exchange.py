@@ -30,10 +30,7 @@ class LostRankError(RuntimeError):
 
 
 class Exchange:
-    """Gathers one row of numbers from every rank of a process group without making any rank wait.
-
-    ``timeout`` are the seconds to wait for a rank that does not answer; None means the group's own timeout.
-    """
+    """Gathers rows of numbers from all ranks of a group; without a timeout in seconds, the group's own applies."""
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None = None) -> None:
         ranks = dist.get_process_group_ranks(group)

@@ -16,24 +16,16 @@ from paceline.solver import split
 
 @dataclass(frozen=True, eq=False)
 class RankBatch:
-    """One global batch, as one rank sees it.
-
-    Parameters
-    ----------
-    sizes
-        Samples of each rank, ``[W]``.
-    features
-        Features of the work of this rank's part; empty where samples have no costs.
-    rows
-        Samples yielded at once, where the rank's part comes in micro-batches; -1 where it comes as a whole.
-    ends_step
-        Whether it is the step's last micro-batch on this rank.
-    """
+    """One global batch, as one rank sees it."""
 
     sizes: Sizes
+    """Samples of each rank, ``[W]``."""
     features: tuple[float, ...] = ()
+    """Features of the work of this rank's part; empty where samples have no costs."""
     rows: int = -1
+    """Samples yielded at once, where the rank's part comes in micro-batches; -1 where it comes as a whole."""
     ends_step: bool = True
+    """Whether it is the step's last micro-batch on this rank."""
 
     def local_samples(self, rank: int) -> int:
         """Return the samples of this rank that the loop gets together."""
@@ -50,12 +42,8 @@ class GlobalBatch:
     """The rule by which batches are cut: all are global batches but the last, and no rank's part is empty.
 
     The last batch takes what is left. It leaves every rank two samples where full ones do and it has as many. Fewer
-    samples than ranks are not worth a batch and join the one before.
-
-    Parameters
-    ----------
-    drop_last
-        Whether what does not fill a global batch is left out.
+    samples than ranks are not worth a batch and join the one before. With ``drop_last`` what does not fill a global
+    batch is left out.
 
     Examples
     --------

@@ -17,10 +17,7 @@ from paceline.torch.weighting import AttachedModel, Weighting
 
 
 class OptimizerChecks:
-    """Checks the optimizers of this process before each of their steps.
-
-    As long as the plan's sizes, from ``get_sizes``, stay nothing can be weighed wrongly.
-    """
+    """Checks before steps of optimizers; while the plan's sizes stay, by ``get_sizes``, nothing is weighed wrongly."""
 
     def __init__(self, weighting: Weighting, get_sizes: Callable[[], Any] = lambda: None) -> None:
         self.had_uneven_sizes = weighting.loader is None

@@ -40,12 +40,7 @@ class Planning:
     """
 
     def __init__(
-        self,
-        balancer: LoadBalancer,
-        loader: RankLoader,
-        exchange: Exchange,
-        workers: Sequence[str],
-        covariates: int,
+        self, balancer: LoadBalancer, loader: RankLoader, exchange: Exchange, workers: Sequence[str], covariates: int
     ) -> None:
         self.balancer = balancer
         self.features = 0 if loader.coefficients is None else len(loader.coefficients)
@@ -242,12 +237,10 @@ def desync_error(workers: Sequence[str], positions: Array) -> str:
             "which yields one rank's part), a stream that is divided among the ranks (leave out split_dataset_by_node) "
             "or augments at random (pass key= to StreamLoader), or a loop that differs"
         )
-    places_ = [
-        f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
-        for worker, place in zip(workers, positions, strict=True)
-    ]
+    pairs = zip(workers, positions, strict=True)
+    places = ", ".join(f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}" for worker, place in pairs)
     return (
-        f"the ranks are not at the same place in the data: {', '.join(places_)}. "
+        f"the ranks are not at the same place in the data: {places}. "
         "Every rank must loop over the loader in the same way. Taking a batch on one rank only removes it from the "
         "epoch: to look at a sample, use loader.dataset[0]"
     )

@@ -142,13 +142,7 @@ class BalancedStrategy:
     the training, is learned as the time to communicate; in simulations clients wait for the machine's cores.
     """
 
-    def __init__(
-        self,
-        strategy: Any,
-        *,
-        state: str | Path | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, strategy: Any, *, state: str | Path | None = None, **options: Any) -> None:
         require("flwr", needed_by="BalancedStrategy", extra="flower")
         from flwr.serverapp.strategy import Strategy  # pyright: ignore[reportMissingImports]
 
