@@ -30,7 +30,7 @@ class LostRankError(RuntimeError):
 
 
 class Exchange:
-    """Gathers rows of numbers from all ranks of a group; without a timeout in seconds, the group's own applies."""
+    """Gathers rows of numbers from all ranks of a group while they compute; ``timeout`` in seconds, or the group's."""
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None = None) -> None:
         ranks = dist.get_process_group_ranks(group)

@@ -255,7 +255,7 @@ class Weighting:
         self._wait: Any = None
         self._is_waiting = False
 
-    # -- what a run of a loop adds: see Steps ------------------------------------------------------------------------
+    # -- what a balanced loop adds: see StepWeighting ---------------------------------------------------------------
 
     def forward(self, forward_pass: ForwardPass) -> None:
         """Find the batch that a model is given in training, if there is one."""
