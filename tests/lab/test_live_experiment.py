@@ -21,10 +21,10 @@ def made(pace, sizes, own, *, rounds=3, steps=20):
     results = []
     for rank in range(2):
         share = sizes[rank] / sum(sizes)
-        losses = {scheme: (1.0 / np.arange(1, count + 1)).tolist() for scheme, count in taken.items()}
-        weights = {EQUAL: [0.5] * taken[EQUAL], "ewma": [share] * taken["ewma"]}
+        weights = {EQUAL: 0.5, "ewma": share}
+        losses = {scheme: (weights[scheme] / np.arange(1, count + 1)).tolist() for scheme, count in taken.items()}
         records = [IterationResult(index, sizes, own, 2e-4) for index in range(taken["ewma"])]
-        results.append(RankResult(turns, losses, weights, {"ewma": records}))
+        results.append(RankResult(turns, losses, {"ewma": records}))
     return ExperimentOutcome(setting, results)
 
 

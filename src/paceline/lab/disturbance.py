@@ -89,14 +89,10 @@ class Bursts:
 class Disturbance:
     """Disturbance of rank 1."""
 
-    quota: float | None = None
-    """Cores that it may use meanwhile; None for no quota."""
-    num_hogs: int = 0
-    """Processes that compete for its core."""
-    between_seconds: float = 0.0
-    """Seconds of other work between two iterations, such as reading data or writing logs."""
-    burst_seconds: float | None = None
-    """Mean length of a disturbance, and of the calm between two, in seconds; None for a permanent disturbance."""
+    quota: float | None = None  # cores that it may use meanwhile
+    num_hogs: int = 0  # processes that compete for its core
+    between_seconds: float = 0.0  # of other work between two iterations, such as reading data or writing logs
+    burst_seconds: float | None = None  # mean length of a disturbance, and of the calm between two; None for permanent
 
     def __str__(self) -> str:
         """Return a phrase that describes the disturbance."""
@@ -105,12 +101,9 @@ class Disturbance:
             what = f"{self.between_seconds * 1e3:g} ms of other work after each iteration"
         elif not self.quota and not self.num_hogs:
             return "no rank is disturbed"
-        when = (
-            "all the time"
-            if self.burst_seconds is None
-            else f"on and off at random, {self.burst_seconds:g} s each on average"
-        )
-        return f"rank 1 has {what}, {when}"
+        if self.burst_seconds is None:
+            return f"rank 1 has {what}, all the time"
+        return f"rank 1 has {what}, on and off at random, {self.burst_seconds:g} s each on average"
 
 
 DISTURBANCES = {

@@ -69,19 +69,14 @@ class TurnResult(NamedTuple):
     """One turn of a scheme."""
 
     scheme: str
-    seed: int
-    """Seed of the bursts."""
-    first_iteration: int
-    """Number of the turn's first iteration, counted over all turns of the scheme."""
-    seconds: list[float]
-    """Wall time of each iteration, in seconds."""
-    machine_cpu_seconds: float
-    rank_cpu_seconds: float
-    """CPU seconds of the machine and of this rank during the turn."""
+    seed: int  # of the bursts
+    first_iteration: int  # counted over all turns of the scheme
+    seconds: list[float]  # wall time of each iteration
+    machine_cpu_seconds: float  # of all processes during the turn
+    rank_cpu_seconds: float  # of this rank
 
 
-@dataclass(frozen=True)
-class IterationResult:
+class IterationResult(NamedTuple):
     """What the outcome is computed from in a record of a balanced iteration; times are in seconds."""
 
     index: int
@@ -92,16 +87,11 @@ class IterationResult:
 
 @dataclass(frozen=True)
 class RankResult:
-    """Results of one rank: its turns, in their order, and the records of the balanced schemes' iterations.
+    """Results of one rank."""
 
-    ``losses`` and ``weights`` are the mean loss of the rank's samples and their share of the global batch, for each
-    iteration of each scheme.
-    """
-
-    turns: list[TurnResult]
-    losses: dict[str, list[float]]
-    weights: dict[str, list[float]]
-    records: dict[str, list[IterationResult]]
+    turns: list[TurnResult]  # in their order
+    losses: dict[str, list[float]]  # of each scheme and iteration: the mean over the rank's samples times their share
+    records: dict[str, list[IterationResult]]  # of the balanced schemes' iterations
 
 
 @dataclass(frozen=True)
@@ -109,22 +99,14 @@ class SchemeResult:
     """Results of one scheme."""
 
     scheme: str
-    speed_up: float
-    """Over equal batches, geometric mean over pairs of turns."""
-    half_width: float
-    """Of its 95% confidence interval."""
-    waiting_share: float
-    """Share of the ranks' time, up to the slowest's end, that was spent waiting."""
-    oracle: float
-    """Speed-up over equal batches that the solver reaches on the same iterations when it knows their speeds."""
-    share_of_oracle: float
-    """Time of the oracle over that of the scheme."""
-    overhead: float
-    """Median seconds that balancing adds to an iteration on the critical path."""
-    changes: float
-    """Changes of sizes in 100 iterations."""
-    loss_gap: float
-    """Largest difference to the loss of equal batches after the same number of samples, relative to the first loss."""
+    speed_up: float  # over equal batches, geometric mean over pairs of turns
+    half_width: float  # of its 95% confidence interval
+    waiting_share: float  # of the ranks' time, up to the slowest's end
+    oracle: float  # speed-up that the solver reaches on the same iterations when it knows their speeds
+    share_of_oracle: float  # time of the oracle over that of the scheme
+    overhead: float  # median seconds that balancing adds to an iteration on the critical path
+    changes: float  # of sizes in 100 iterations
+    loss_gap: float  # largest difference to the loss of equal batches after as many samples, relative to the first loss
 
 
 @dataclass(frozen=True)
@@ -148,13 +130,12 @@ class ExperimentOutcome:
 
     def losses(self, scheme: str) -> Array:
         """Return the mean loss over the samples of every iteration, ``[K]``."""
-        parts = [np.array(r.losses[scheme]) * np.array(r.weights[scheme]) for r in self.results]
-        return np.asarray(np.sum(parts, axis=0))
+        return np.sum([result.losses[scheme] for result in self.results], axis=0)
 
     @property
     def rows(self) -> list[SchemeResult]:
         """Results of every scheme, in the order of the setting."""
-        return [self.row(scheme) for scheme in self.setting.schemes]
+        return list(map(self.row, self.setting.schemes))
 
     def row(self, scheme: str) -> SchemeResult:
         """Return the results of one scheme."""

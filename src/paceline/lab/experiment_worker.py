@@ -64,8 +64,7 @@ class TrainingJob:
         self.model = DistributedDataParallel(model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3)
         self.loader = BalancedLoader(data, GLOBAL_BATCH)
-        self.losses: list[float] = []  # the rank's mean of every iteration
-        self.weights: list[float] = []  # the rank's share of the samples
+        self.losses: list[float] = []  # of every iteration: the rank's mean, times its share of the samples
         self.records: list[Iteration] = []  # of a balanced scheme
         if scheme != EQUAL:
             predictor = LastValue() if scheme == CONTROL else named(scheme)
@@ -85,9 +84,8 @@ class TrainingJob:
                 loss = nn.functional.cross_entropy(self.model(inputs), targets)
                 loss.backward()
                 self.optimizer.step()
-                self.losses.append(loss.item())
                 sizes_W = self.loader.batch_sizes
-                self.weights.append(float(sizes_W[self.loader.rank] / sizes_W.sum()))
+                self.losses.append(loss.item() * float(sizes_W[self.loader.rank] / sizes_W.sum()))
                 yield
 
 
@@ -116,7 +114,6 @@ def run_turns(
     return RankResult(
         turns=turns,
         losses={scheme: job.losses for scheme, job in contestants.items()},
-        weights={scheme: job.weights for scheme, job in contestants.items()},
         records={
             scheme: [
                 IterationResult(one.index, one.sizes.tolist(), one.seconds.tolist(), one.overhead_seconds)

@@ -20,17 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CPUPlacement:
-    """Where one worker and its competitors run: in the control group of these folders, or on these cores."""
+    """Where a worker runs: in the control group of these folders."""
 
-    folders: Sequence[str] = ()
-    cores: Sequence[int] = ()
+    folders: Sequence[str]
 
     def move_current_process(self) -> None:
-        """Move the calling process here; with cores, the calling thread and threads that it starts later."""
+        """Move the calling process here."""
         for folder in self.folders:
             (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
-        if self.cores:
-            os.sched_setaffinity(0, self.cores)
 
 
 def start_until_exit(
@@ -60,9 +57,9 @@ def _run_until_parent_ends(number: int, function: Callable[..., None], *argument
 
 @contextmanager
 def quota_placement(quota: float, root: str | Path = "/") -> Iterator[CPUPlacement | None]:
-    """Make a control group with a quota for a worker and its competitors; None where this machine lets us make none.
+    """Make a control group with a quota for a worker; None where this machine lets us make none.
 
-    ``quota`` are the cores that they may use together, and ``root`` is the folder that contains ``proc`` and ``sys``.
+    ``quota`` are the cores that it may use, and ``root`` is the folder that contains ``proc`` and ``sys``.
     """
     mounts = find_mounts(root)
     _remove_stale(mounts, Path(root))

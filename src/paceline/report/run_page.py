@@ -30,16 +30,13 @@ from paceline.report.page import (
 
 @dataclass(frozen=True)
 class SlowPeriod:
-    """The longest time for which a worker, a column, was slow."""
+    """The longest time for which a worker, a column, was slow; iterations are positions in the job."""
 
     worker: int
     first_iteration: int
     last_iteration: int
-    """Its first and last slow iteration, as positions in the job."""
-    speed: float
-    """Its median speed meanwhile, over the usual one."""
-    is_ongoing: bool
-    """Whether it was still slow at the end."""
+    speed: float  # its median speed meanwhile, over the usual one
+    is_ongoing: bool  # it was still slow at the end
 
     @property
     def lost_iterations(self) -> float:
