@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from paceline.cli.live import outcome_table
+from paceline.cli.live import print_outcome
 from paceline.cli.options import DEFAULT_PREDICTORS
 from paceline.cli.output import print_frames
 from paceline.datasets import Trace, recorded
@@ -129,7 +129,7 @@ def _run_live(console: Console) -> ExperimentOutcome | None:
     console.print("[bold]5  A real training, balanced[/] Two ranks, equal batches and balanced ones in turns")
     with console.status("training ..."):
         outcome = experiment(ExperimentSetting(contention=contention, rounds=3, seconds=2.0))
-    console.print(outcome_table(outcome))
+    print_outcome(outcome)
     return outcome
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress
-from rich.table import Table
 
-from paceline.cli.output import AsJson, err, out
+from paceline.cli.output import AsJson, err, out, print_rows
 
 if TYPE_CHECKING:
     from paceline.lab import ExperimentOutcome
@@ -50,23 +49,22 @@ def live(
         if as_json:
             out.print_json(data={"setting": asdict(setting), "rows": [asdict(row) for row in outcome.rows]})
         else:
-            out.print(outcome_table(outcome))
+            print_outcome(outcome)
 
 
-def outcome_table(outcome: ExperimentOutcome) -> Table:
-    """Return the outcome of an experiment as a table."""
+def print_outcome(outcome: ExperimentOutcome) -> None:
+    """Print the outcome of an experiment as a table."""
     from paceline.lab import DISTURBANCES
 
-    shown = Table(title=f"{DISTURBANCES[outcome.setting.contention]}", title_justify="left")
-    for heading in ("balanced by", "speed-up over equal batches", "oracle", "reached", "waiting", "added time"):
-        shown.add_column(heading, justify="left" if heading == "balanced by" else "right")
-    for row in outcome.rows:
-        shown.add_row(
-            row.scheme,
-            f"{row.speed_up:.2f} ± {row.half_width:.2f}",
-            f"{row.oracle:.2f}",
-            f"{row.share_of_oracle:.0%}",
-            f"{row.waiting_share:.0%}",
-            f"{row.overhead * 1e6:.0f} us",
-        )
-    return shown
+    rows = [
+        {
+            "balanced by": row.scheme,
+            "speed-up over equal batches": f"{row.speed_up:.2f} ± {row.half_width:.2f}",
+            "oracle": f"{row.oracle:.2f}",
+            "reached": f"{row.share_of_oracle:.0%}",
+            "waiting": f"{row.waiting_share:.0%}",
+            "added time": f"{row.overhead * 1e6:.0f} us",
+        }
+        for row in outcome.rows
+    ]
+    print_rows(str(DISTURBANCES[outcome.setting.contention]), rows)

@@ -115,13 +115,7 @@ def sparkline(values: Array, width: int = 60) -> tuple[str, float]:
 def _format_speed(samples_a_second: float) -> str:
     if not np.isfinite(samples_a_second):
         return "-"
-    if samples_a_second >= 1e6:
-        return f"{samples_a_second / 1e6:.3g} M/s"
     return f"{samples_a_second:,.0f}/s" if samples_a_second >= 100 else f"{samples_a_second:.3g}/s"
-
-
-def _format_samples(number: float) -> str:
-    return f"{number:.0f}" if number < 1e7 else f"{number / 1e6:.0f} M"
 
 
 def format_percent(share: float) -> str:
@@ -167,13 +161,9 @@ def add_frame(renderables: list[RenderableType], run_name: str, subtitle: str, *
 
 
 def short_path(name: str) -> str:
-    """Return the file with its folder, if both fit: a long path would lose its end, which says most."""
-    parts = PurePath(name).parts
-    both, file = to_printable("/".join(parts[-2:])), to_printable(parts[-1])
-    limit = 70  # fits into the frame of a terminal of 80 columns
-    if len(both) <= limit:
-        return both
-    return file if len(file) <= limit else f"…{file[1 - limit :]}"
+    """Return the file with its folder, or the end of that, which says most."""
+    shown, limit = to_printable("/".join(PurePath(name).parts[-2:])), 70  # in the frame of a terminal of 80 columns
+    return shown if len(shown) <= limit else f"…{shown[1 - limit :]}"
 
 
 # -- alarms -----------------------------------------------------------------------------------------------------
@@ -281,7 +271,7 @@ def _workers_table(run: Run) -> Iterator[RenderableType]:
         missing, share = bool(silent_W[w]), float(np.mean(slowest_T == w))
         table.add_row(
             Text(to_printable(run.workers[w]), style="bold red" if missing else ""),
-            _format_samples(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
+            f"{sizes_W[w]:.0f}" if np.isfinite(run.sizes[-1, w]) else "gone",
             Text("missing", style="bold red") if missing else duration(seconds_W[w]),
             duration(forecast_W[w]),
             format_percent(error_W[w]),
@@ -359,11 +349,11 @@ def _async_workers_table(run: AsyncRun) -> Table:
         worker, there = run.workers[w], bool(np.isfinite(rows["sizes"][-1, w]))
         table.add_row(
             Text(to_printable(worker), style="bold red" if worker in names else ""),
-            _format_samples(rows["sizes"][-1, w]) if there else "gone",
+            f"{rows['sizes'][-1, w]:.0f}" if there else "gone",
             _format_staleness(float(stale_W[w])),
             _format_staleness(float(rows["expected"][-1, w])),
-            _format_samples(last_known(rows["done"][:, w])),
-            _format_samples(last_known(rows["wasted"][:, w])),
+            f"{last_known(rows['done'][:, w]):.0f}",
+            f"{last_known(rows['wasted'][:, w]):.0f}",
             duration(last_known(rows["waited"][:, w])),
             format_percent(float(np.mean([worker in one for one in run.stragglers[-RECENT_ITERATIONS:]]))),
         )

@@ -50,10 +50,8 @@ class Sink:
             self.write(record)
         except Exception as error:  # of any kind: a dashboard is never worth a training
             self._has_failed = True
-            name = type(self).__name__
-            logger.error(
-                "no more metrics are written by %s: %s", name, to_printable(f"{type(error).__name__}: {error}")
-            )
+            text = to_printable(f"{type(error).__name__}: {error}")
+            logger.error("no more metrics are written by %s: %s", type(self).__name__, text)
 
     def write(self, record: Any) -> None:
         """Write the record of an iteration, or of a round."""
@@ -135,13 +133,7 @@ def _equal_seconds(iteration: Iteration) -> float:
 
 
 class Logging(Sink):
-    """Writes a line to the log ``paceline.metrics`` for each change of sizes, and one every ``every`` iterations.
-
-    Parameters
-    ----------
-    every
-        Iterations between two lines while nothing changes.
-    """
+    """Writes a line to the log ``paceline.metrics`` for each change of sizes, and one every ``every`` iterations."""
 
     def __init__(self, every: int = 100) -> None:
         if every < 1:
@@ -185,15 +177,7 @@ def _describe(record: Iteration | Round) -> str:
 class TensorBoard(Sink):
     """Writes scalars of each iteration for TensorBoard: the fleet's under ``paceline/``, each worker's beside them.
 
-    Parameters
-    ----------
-    folder
-        The folder in which TensorBoard looks for runs.
-
-    Raises
-    ------
-    ImportError
-        If tensorboard is missing, when the sink is made.
+    ``folder`` is the one in which TensorBoard looks for runs. ``ImportError`` if tensorboard is missing.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -245,7 +229,7 @@ class Prometheus(Sink):
     Raises
     ------
     ImportError
-        If prometheus_client is missing, when the sink is made.
+        If prometheus_client is missing.
     ValueError
         If the port is not one.
     """
@@ -395,10 +379,6 @@ def sinks(*targets: Target) -> list[Callable[[Any], None]]:
     --------
     >>> [type(sink).__name__ for sink in sinks("log", "run.jsonl")]
     ['Logging', 'JsonLines']
-    >>> sinks("run.csv")
-    Traceback (most recent call last):
-    ValueError: metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT", "prometheus:HOST:PORT" or a file that
-    ends in .jsonl, got 'run.csv'
     """
     return [_make_sink(target) if isinstance(target, str) else target for target in targets]
 
@@ -584,9 +564,6 @@ def _round_lines(record: Round) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _find_writer(path: Path) -> dict[str, Any]:
     """Return the process that writes a file, by its newest header that names one; an empty dict without one."""
-    found: dict[str, Any] = {}
     with path.open("rb") as file:
-        for text in file:
-            if b'"process"' in text and isinstance(process := parse_json_object(text).get("process"), dict):
-                found = process
-    return found
+        named = [parse_json_object(text).get("process") for text in file if b'"process"' in text]
+    return next((process for process in reversed(named) if isinstance(process, dict)), {})

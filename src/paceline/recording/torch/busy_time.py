@@ -294,13 +294,12 @@ class BusyTimer:
             lap.waits_before, lap.loads_before = (lap.waits_before[0], len(lap.waits)), len(lap.loads)
             if lap.begin is None:
                 lap.begin, lap.cpu_begin = lap.first_forward, self._read_cpu()
-        for place, (loaded, load) in enumerate(self._loaded_batches):
-            if loaded == samples:  # those before it were skipped
-                if load is not None:
-                    lap.batches.append(load)
-                for _ in range(place + 1):
-                    self._loaded_batches.popleft()
-                break
+        if any(loaded == samples for loaded, _ in self._loaded_batches):
+            loaded, load = self._loaded_batches.popleft()
+            while loaded != samples:  # those before it were skipped
+                loaded, load = self._loaded_batches.popleft()
+            if load is not None:
+                lap.batches.append(load)
         lap.samples += samples
         lap.micro_batches += 1
         lap.in_report &= in_report
@@ -313,11 +312,9 @@ class BusyTimer:
         if self._depth > 1:
             return
         waits = self._lap.waits
-        if waits and waits[-1].end is None:  # gradients are under way, and the rank waits for those anyway
-            self._open_wait = waits[-1]
-        else:
-            self._open_wait = _Wait(self._events.record())
-            waits.append(self._open_wait)
+        if not waits or waits[-1].end is not None:  # else gradients are under way, and the rank waits for those anyway
+            waits.append(_Wait(self._events.record()))
+        self._open_wait = waits[-1]
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over; a wait for gradients goes on until they are summed, if later."""
