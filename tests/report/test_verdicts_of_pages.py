@@ -14,7 +14,7 @@ from paceline.predictors import EWMA
 from paceline.recording import read_run
 from paceline.report import evaluation_page, replay_page, run_page
 from paceline.report.drawing import as_text
-from paceline.report.replay_page import jackknife
+from paceline.report.replay_page import ratio_standard_error
 from paceline.report.run_page import slow_workers
 
 NAMES = ["gpu0", "gpu1", "gpu2", "gpu3"]
@@ -161,7 +161,7 @@ def test_speed_up_interval_coverage():
     rng, held_in = np.random.default_rng(0), 0
     for _ in range(400):
         over, under = rng.lognormal(0.5, 0.4, 300), rng.lognormal(0.0, 0.4, 300)
-        half = 1.96 * jackknife(over, under)
+        half = 1.96 * ratio_standard_error(over, under)
         held_in += abs(over.sum() / under.sum() - np.exp(0.5)) < half
     assert 0.9 < held_in / 400 < 0.98
 

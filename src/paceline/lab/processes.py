@@ -98,10 +98,9 @@ def _remove_stale(mounts: Mapping[str, Path], root: Path) -> None:
 def _remove(folder: Path) -> None:
     # The kernel keeps a group busy for a moment after its last process was reaped.
     for _ in range(100):
-        try:
-            return folder.rmdir()
-        except FileNotFoundError:
-            return None
-        except OSError:
-            time.sleep(0.02)
-    return folder.rmdir()
+        with suppress(OSError):
+            folder.rmdir()
+        if not folder.exists():
+            return
+        time.sleep(0.02)
+    folder.rmdir()

@@ -69,14 +69,12 @@ LOOKUP_SECONDS = 0.1
 class ControlGroup:
     """The folders and files of one control group."""
 
-    cpu: Path
-    """The folder with the quota, ``cpu.stat`` and the list of processes."""
-    usage: Path
-    """The file that counts the CPU time of the group with the smallest quota: ``cpuacct.usage``, or ``cpu.stat``."""
-    pressure: Path
-    """The folder with ``cpu.pressure`` and ``memory.pressure``, in the tree of version 2."""
-    parents: tuple[Path, ...] = ()
-    """The folders of the parent groups, the nearest first, as far as they are visible from here."""
+    cpu: Path  # the folder with the quota, cpu.stat and the list of processes
+    usage: Path  # the file that counts the CPU time of the group with the smallest quota: cpuacct.usage, or cpu.stat
+    pressure: Path  # the folder with cpu.pressure and memory.pressure, in the tree of version 2
+    parents: tuple[
+        Path, ...
+    ] = ()  # the folders of the parent groups, the nearest first, as far as they are visible here
 
     @classmethod
     def current(cls, root: str | Path = "/") -> ControlGroup | None:

@@ -89,12 +89,9 @@ class GroupCovariate:
 def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]:
     """Return the covariates of a GPU; none if there is no GPU, no NVML, or no pynvml.
 
-    Parameters
-    ----------
-    device
-        The device that the process computes on: a ``torch.device`` (of the CPU, there are no covariates), or a GPU's
-        number among those this process may use (``CUDA_VISIBLE_DEVICES``). By default the current device of torch, or
-        ``LOCAL_RANK`` where torch does not use CUDA yet, or 0 if that is not set.
+    ``device`` is the ``torch.device`` that the process computes on (of the CPU, there are no covariates), or a GPU's
+    number among those this process may use (``CUDA_VISIBLE_DEVICES``). By default it is the current device of torch, or
+    ``LOCAL_RANK`` where torch does not use CUDA yet, or 0 if that is not set.
 
     Examples
     --------
@@ -219,12 +216,7 @@ class CPUQuota:
 
 
 def default_covariates(root: Path = ROOT) -> list[Covariate]:
-    """Return the seven default covariates, for the calling process.
-
-    Parameters
-    ----------
-    root
-        The folder that contains ``proc`` and ``sys``.
+    """Return the seven default covariates, for the calling process; ``root`` contains ``proc`` and ``sys``.
 
     Examples
     --------

@@ -15,11 +15,12 @@ import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline._runtime import environment_with_import_hooks, wait_at_exit
 from paceline.datasets.trace import Trace
@@ -188,8 +189,7 @@ def describe_machine() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class RecordResult:
+class RecordResult(NamedTuple):
     """Result of a recorded command: exit status, the workers' files, the merged trace if any, and what is missing."""
 
     status: int
@@ -252,11 +252,10 @@ def _run_command(command: Sequence[str], folder: Path, probe_steps: int) -> int:
 
 def _last_attempt_files(folder: Path) -> list[Path]:
     # torchrun restarts all workers together. Of each rank, the last attempt that recorded an iteration counts.
-    chosen: dict[int, tuple[int, Path]] = {}
+    attempts: list[tuple[int, int, Path]] = []
     for file in folder.glob("rank*.jsonl"):
         rank, _, attempt = file.stem.removeprefix("rank").partition(".")
         with file.open("rb") as lines:
-            empty = sum(1 for _ in zip(lines, range(2), strict=False)) < 2
-        if not empty:
-            chosen[int(rank)] = max(chosen.get(int(rank), (-1, file)), (int(attempt or 0), file))
-    return [file for _, (_, file) in sorted(chosen.items())]
+            if len(list(islice(lines, 2))) == 2:
+                attempts.append((int(rank), int(attempt or 0), file))
+    return list({rank: file for rank, _, file in sorted(attempts)}.values())

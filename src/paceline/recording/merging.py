@@ -121,7 +121,6 @@ def _read_sound_files(paths: Iterable[str | Path]) -> list[WorkerFile]:
 
 
 def _unique_names(name_lists: Iterable[Sequence[str]]) -> list[str]:
-    """Return all names in the order of their first appearance."""
     return list(dict.fromkeys(name for some in name_lists for name in some))
 
 
@@ -175,7 +174,7 @@ def _read_file(path: Path) -> tuple[dict[str, Any], NDArray[np.float64], list[st
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     if not lines:
         raise ValueError(f"{path} has no complete line, so nothing was recorded in it: leave the file out")
-    header = _parse_line(path, 1, lines[0])
+    header = _parse_line(lines[0])
     if not _is_valid_header(header):
         raise ValueError(
             f"{path}, line 1: not the header of a record with schema version {SCHEMA_VERSION}: leave the file out, or "
@@ -185,19 +184,15 @@ def _read_file(path: Path) -> tuple[dict[str, Any], NDArray[np.float64], list[st
     measured_C = np.array([name in MEASURED_COLUMNS for name in columns])
     for line_number, line in enumerate(lines[1:], start=2):
         try:
-            row_C = _parse_row(path, line_number, line, columns)
+            row_C = _parse_row(line, len(columns))
             # A repeated iteration would overwrite the first one in the panel without a word.
             if row_C[0] in rows:
-                raise ValueError(
-                    f"{path}, line {line_number}: iteration {int(row_C[0])} was recorded before: "
-                    "remove one of the two lines"
-                )
+                raise ValueError(f"iteration {int(row_C[0])} was recorded before: remove one of the two lines")
             if ((row_C < 0) & measured_C | np.isinf(row_C)).any():
-                raise ValueError(f"{path}, line {line_number}: a number is negative or infinite: {line[:80]!r}")
-        except ValueError as error:
-            faults.append(str(error))
-        else:
+                raise ValueError(f"a number is negative or infinite: {line[:80]!r}")
             rows[row_C[0]] = row_C
+        except ValueError as error:
+            faults.append(f"{path}, line {line_number}: {error}")
     return header, np.array(list(rows.values()), dtype=np.float64).reshape(len(rows), len(columns)), faults
 
 
@@ -222,24 +217,20 @@ def _is_list_of_names(names: Any) -> TypeGuard[list[str]]:
     return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
 
 
-def _parse_row(path: Path, line_number: int, line: str, columns: Sequence[str]) -> NDArray[np.float64]:
-    row, width = _parse_line(path, line_number, line), len(columns)
+def _parse_row(line: str, width: int) -> NDArray[np.float64]:
+    row = _parse_line(line)
     numbers = isinstance(row, list) and all(type(value) in (int, float, type(None)) for value in row)
     if not numbers or len(row) != width or type(row[0]) is not int or not 0 <= row[0] < 2**53:
-        raise ValueError(
-            f"{path}, line {line_number}: expected a list of {width} numbers that begins with an iteration, "
-            f"got {line[:80]!r}"
-        )
+        raise ValueError(f"expected a list of {width} numbers that begins with an iteration, got {line[:80]!r}")
     try:
         return np.array(row, dtype=np.float64)
     except OverflowError as error:
-        raise ValueError(f"{path}, line {line_number}: a number is too large for float64 ({error})") from error
+        raise ValueError(f"a number is too large for float64 ({error})") from error
 
 
-def _parse_line(path: Path, line_number: int, line: str) -> Any:
+def _parse_line(line: str) -> Any:
+    """Return what a line holds, None if that is not JSON."""
     try:
         return json.loads(line)
-    except (ValueError, RecursionError) as error:  # also a number of too many digits
-        raise ValueError(
-            f"{path}, line {line_number}: not a complete line of a record ({error}): {line[:80]!r}"
-        ) from error
+    except (ValueError, RecursionError):  # also a number of too many digits
+        return None

@@ -20,37 +20,6 @@ class Iteration:
     Every worker holds the same record of an iteration, except for ``time``, ``worker``, ``wall_seconds`` and
     ``overhead_seconds``, which are its own. All arrays are in the order of ``workers``.
 
-    Parameters
-    ----------
-    index
-        The iteration's number, from 0 on.
-    time
-        When it was over, in seconds since the epoch, by this worker's clock.
-    worker
-        The name of the worker that holds the record.
-    sizes
-        Samples that each worker processed, ``[W]``. With gradient accumulation an iteration is an optimizer step, so
-        these are the samples of all its micro-batches.
-    seconds
-        Own compute time of each worker for them, ``[W]``, in seconds; NaN where there was no report. Under a CPU quota
-        it is what they take if the quota lasts (:func:`paceline.recording.allowance.sustained_seconds`).
-    forecast_seconds
-        Time that the plan in use expected each worker to take for these sizes, ``[W]``, in seconds.
-    comm_seconds
-        Time from each worker's last gradient being ready to the sum over all workers being there, ``[W]``, in seconds,
-        waiting included. It belongs to the **previous** iteration, because it is known only after the report was sent.
-        NaN where it is not known.
-    wall_seconds
-        Time from the start of this iteration to the start of the next, in seconds; NaN where it is not known.
-    overhead_seconds
-        Time that balancing took on the critical path, in seconds: exchange of reports, forecast, plan.
-    agreed
-        Whether all workers had used the same plan. If not, they adopted the first worker's.
-    plan
-        The plan for the next iteration; ``plan.why`` gives the reason.
-    work
-        What each worker's samples cost, ``[W]``, in average samples; None where all samples cost the same.
-
     Examples
     --------
     >>> from paceline.coordinator import LoadBalancer
@@ -64,18 +33,22 @@ class Iteration:
     (array([0.25, 0.  ]), 0.25)
     """
 
-    index: int
-    time: float
-    worker: str
-    sizes: Sizes
+    index: int  # from 0 on
+    time: float  # when it was over, in seconds since the epoch, by this worker's clock
+    worker: str  # the one that holds the record
+    sizes: Sizes  # samples that each worker processed, of all micro-batches of the optimizer step, [W]
+    # Own compute time of each worker for them, [W]; NaN where there was no report. Under a CPU quota it is what they
+    # take if the quota lasts (paceline.recording.allowance.sustained_seconds).
     seconds: Array
-    forecast_seconds: Array
+    forecast_seconds: Array  # what the plan in use expected each worker to take for these sizes, [W]
+    # From each worker's last gradient being ready to the sum over all workers being there, [W], waiting included. Of
+    # the previous iteration, because it is known only after the report was sent; NaN where it is not known.
     comm_seconds: Array
-    wall_seconds: float
-    overhead_seconds: float
-    agreed: bool
-    plan: Plan
-    work: Array | None = None
+    wall_seconds: float  # from the start of this iteration to the start of the next; NaN where it is not known
+    overhead_seconds: float  # of balancing on the critical path: exchange of reports, forecast, plan
+    agreed: bool  # all workers had used the same plan; otherwise they adopted the first worker's
+    plan: Plan  # for the next iteration; plan.why gives the reason
+    work: Array | None = None  # what the samples cost, [W], in average samples; None where all cost the same
 
     @classmethod
     def of(
@@ -93,18 +66,10 @@ class Iteration:
 
         Parameters
         ----------
-        used_plan
-            The plan that the workers followed.
-        report
-            What they measured: the report that was passed to ``step``.
-        plan
-            The plan for the next iteration, which ``step`` returned.
-        index
-            The iteration's number; by default how many were reported before it.
-        time
-            When the next plan was made, in seconds since the epoch; by default now.
-        wall_seconds, overhead_seconds
-            As above; by default not known, and nothing.
+        used_plan, report, plan
+            The plan that the workers followed, the report that was passed to ``step``, and the plan that it returned.
+        index, time, wall_seconds, overhead_seconds
+            As above; by default how many were reported before it, now, not known, and nothing.
 
         Raises
         ------

@@ -163,20 +163,15 @@ def _forecast_section(leaderboard: Leaderboard, jobs: Sequence[JobForecasts], be
 
 
 def _forecast_chart(job: JobForecasts, worker_index: int, description: str) -> dict[str, Any]:
-    # more iterations would hide the band
-    last = slice(-250, None)
-    low, high, actual = (
-        job.quantiles[0, last, worker_index],
-        job.quantiles[-1, last, worker_index],
-        job.actual[last, worker_index],
-    )
+    last, w = slice(-250, None), worker_index  # more iterations would hide the band
+    low, high, actual = job.quantiles[0, last, w], job.quantiles[-1, last, w], job.actual[last, w]
     top = 2.0 * float(np.fmax.reduce([*actual, 0.0]))
     along = np.arange(len(job.trace))[last][-len(actual) :]
     return lines_block(
-        f"{job.trace.name}, {worker_label(job.trace.workers[worker_index])}",
+        f"{job.trace.name}, {worker_label(job.trace.workers[w])}",
         f"This is {description}.",
         along,
-        [ChartLine("actual", actual, 5), ChartLine("forecast", job.forecast[last, worker_index], 1)],
+        [ChartLine("actual", actual, 5), ChartLine("forecast", job.forecast[last, w], 1)],
         unit="samples/s",
         bands=[ChartBand("90% interval", low, np.minimum(high, top), 1)],
     )

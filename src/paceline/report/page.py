@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -167,11 +168,9 @@ def _downsample(values: ArrayLike) -> list[float | None]:
 
 def _quantiles(values_TW: Array, levels: Sequence[float]) -> list[Array]:
     """Return quantiles over workers of the known values, ``[T]`` each; NaN where no worker reported."""
-    some_T = np.isfinite(values_TW).any(axis=1)
-    found = np.full((len(levels), len(values_TW)), np.nan)
-    if some_T.any():
-        found[:, some_T] = np.nanquantile(np.where(np.isfinite(values_TW), values_TW, np.nan)[some_T], levels, axis=1)
-    return list(found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # rows without a report
+        return list(np.nanquantile(np.where(np.isfinite(values_TW), values_TW, np.nan), levels, axis=1))
 
 
 def _round_for_chart(value: float) -> float | None:

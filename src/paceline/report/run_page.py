@@ -84,14 +84,12 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
         return answer(asks, "Nobody", f"No worker stayed more than {as_text(0.1, 'percent')} below the usual speed.")
     worst, other = found[0], "the other" if len(workers) == 2 else "the median"
     slower = as_text(1 - worst.speed, "percent")
-    first = as_text(float(index_T[worst.first_iteration]), "count")
-    if not worst.is_ongoing:
-        last = as_text(float(index_T[worst.last_iteration]), "count")
-        detail = f"It was {slower} slower than {other} from iteration {first} to {last}."
-    elif worst.first_iteration:
-        detail = f"It has been {slower} slower than {other} since iteration {first}."
+    first, last = (as_text(float(index_T[t]), "count") for t in (worst.first_iteration, worst.last_iteration))
+    if worst.is_ongoing:
+        since = f"since iteration {first}" if worst.first_iteration else "ever since the first iteration"
+        detail = f"It has been {slower} slower than {other} {since}."
     else:
-        detail = f"It has been {slower} slower than {other} ever since the first iteration."
+        detail = f"It was {slower} slower than {other} from iteration {first} to {last}."
     if 2 * len(found) > len(workers) > 2 and not worst.is_ongoing:
         turns = f"{len(found)} of {len(workers)} workers were slow at times."
         longest = f"The longest time was that of {worker_label(workers[worst.worker])}:"

@@ -158,16 +158,14 @@ class FSDPWaits:
         self._begins, self._ends = listener.wait_begins, listener.wait_ends
         self._is_callback_queued = False
         kind = getattr(torch.distributed.fsdp, "FSDPModule", ())
-        self._handles = [
-            handle
-            for module in model.modules()
-            if isinstance(module, kind)
-            for handle in (
-                module.register_forward_pre_hook(self._before_unshard, prepend=True),
-                module.register_forward_pre_hook(self._after_unshard, with_kwargs=True),
-                module.register_forward_hook(self._after_forward, prepend=True),
-            )
-        ]
+        self._handles: list[Any] = []
+        for module in model.modules():
+            if isinstance(module, kind):
+                self._handles += [
+                    module.register_forward_pre_hook(self._before_unshard, prepend=True),
+                    module.register_forward_pre_hook(self._after_unshard, with_kwargs=True),
+                    module.register_forward_hook(self._after_forward, prepend=True),
+                ]
 
     def close(self) -> None:
         """Remove the hooks."""
