@@ -76,7 +76,8 @@ class TurnResult(NamedTuple):
     rank_cpu_seconds: float  # of this rank
 
 
-class IterationResult(NamedTuple):
+@dataclass(frozen=True)
+class IterationResult:
     """What the outcome is computed from in a record of a balanced iteration; times are in seconds."""
 
     index: int
@@ -130,7 +131,7 @@ class ExperimentOutcome:
 
     def losses(self, scheme: str) -> Array:
         """Return the mean loss over the samples of every iteration, ``[K]``."""
-        return np.sum([result.losses[scheme] for result in self.results], axis=0)
+        return np.asarray(np.sum([result.losses[scheme] for result in self.results], axis=0))
 
     @property
     def rows(self) -> list[SchemeResult]:

@@ -116,8 +116,7 @@ def dashboard_scalars(record: Iteration | Round) -> tuple[dict[str, float], dict
         with np.errstate(invalid="ignore"):  # a worker may have reported an infinite time
             rows = {"samples": record.sizes, "work": record.work, "wait_seconds": record.wait_seconds}
         rows |= {"seconds": record.seconds, "forecast_seconds": record.forecast_seconds}
-    known = {name: row for name, row in rows.items() if row is not None}
-    return fleet, {name: np.asarray(row, dtype=float).tolist() for name, row in known.items()}
+    return fleet, {name: np.asarray(row, dtype=float).tolist() for name, row in rows.items() if row is not None}
 
 
 def _equal_seconds(iteration: Iteration) -> float:

@@ -12,7 +12,7 @@ import math
 import os
 import time
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -89,13 +89,11 @@ class _Iteration:
     step: Step
     begin: Any
     previous_end: Any
-    waits_between: list[list[Any]]
+    waits: dict[str, list[list[Any]]]  # by phase: between iterations, in forward passes, after them
     samples: float = 0.0
     work: float = 0.0
     forward: list[tuple[Any, Any]] = field(default_factory=list)
     exchanges: list[list[Any]] = field(default_factory=list)
-    waits_forward: list[list[Any]] = field(default_factory=list)
-    waits_after: list[list[Any]] = field(default_factory=list)
     micro_batches: int = 0
     step_begin: Any = None
     end: Any = None
@@ -173,7 +171,7 @@ class Watch:
         self._exchange: list[Any] | None = None
         self._wait: list[Any] | None = None
         self._depth = 0
-        self._waits_between: list[list[Any]] = []
+        self._wait_lists: dict[str, list[list[Any]]] = defaultdict(list)  # of the iteration under way, or the next
         self.times_exchanges = False
         self._stop_listening = listen(self)
         self._waits: FSDPWaits | None = None if isinstance(self._events, CPUEvents) else FSDPWaits(model, self)
@@ -225,8 +223,7 @@ class Watch:
         if self._current_iteration is None:
             self._time_exchanges()
             step, begin = self.recorder.begin(), self._events.record()
-            self._current_iteration = _Iteration(step, begin, self._last_end, self._waits_between)
-            self._waits_between = []
+            self._current_iteration = _Iteration(step, begin, self._last_end, self._wait_lists)
         iteration = self._current_iteration
         iteration.samples += self._samples(args, kwargs)
         # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
@@ -245,11 +242,9 @@ class Watch:
         self._depth += 1
         if self._depth > 1:
             return
-        self._wait, iteration = [self._events.record()], self._current_iteration
-        if iteration is None:
-            self._waits_between.append(self._wait)
-        else:
-            (iteration.waits_after if self._forward is None else iteration.waits_forward).append(self._wait)
+        self._wait = [self._events.record()]
+        phase = "between" if self._current_iteration is None else "after" if self._forward is None else "forward"
+        self._wait_lists[phase].append(self._wait)
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over."""
@@ -269,6 +264,7 @@ class Watch:
         if not self.is_of_model(optimizer) or self._current_iteration is None:
             return
         iteration, self._current_iteration, self._exchange = self._current_iteration, None, None
+        self._wait_lists = defaultdict(list)
         iteration.end = self._last_end = self._events.record()
         self._pending_iterations.append(iteration)
         # In order, and only iterations that the device has passed: waiting for it would slow the training down.
@@ -316,10 +312,10 @@ class Watch:
     def _write(self, iteration: _Iteration) -> None:
         seconds, step, first = self._events.seconds, iteration.step, iteration.previous_end is None
         stepping = iteration.end if iteration.step_begin is None else iteration.step_begin
-        in_forward, after, in_between = (
+        in_between, in_forward, after = (
             # A wait without an end was still under way when the recording stopped.
-            sum(seconds(*wait) for wait in waits if len(wait) == 2)
-            for waits in (iteration.waits_forward, iteration.waits_after, iteration.waits_between)
+            sum(seconds(*wait) for wait in iteration.waits[phase] if len(wait) == 2)
+            for phase in ("between", "forward", "after")
         )
         exchanged = sum(
             max(0.0, *(seconds(ready, each) for each in done)) for ready, *done in iteration.exchanges if done and ready
