@@ -83,10 +83,8 @@ class FollowedRun:
             last_time = run.fleet_columns["time"][-1]
             seen = self._last_arrival
             silent_seconds = max(time.time() - last_time, 0.0) if seen is None else time.monotonic() - seen
-        ended = ", ended" if reader.ended else ""
-        if isinstance(run, AsyncRun):
-            return async_run_panel(run, f"{count(len(reader), 'round')} recorded{ended}", silent_seconds)
-        return run_panel(run, f"{count(len(reader), 'iteration')} recorded{ended}", silent_seconds)
+        noun = "round" if isinstance(run, AsyncRun) else "iteration"
+        return run_panel(run, f"{count(len(reader), noun)} recorded{', ended' if reader.ended else ''}", silent_seconds)
 
 
 LEVELS, ABOVE = "▁▂▃▄▅▆▇", "█"
@@ -132,27 +130,25 @@ MAX_WORKER_ROWS = 12
 """Most workers with a row: those that the others waited for most, and recently."""
 
 
-def run_panel(run: Run, subtitle: str, silent_seconds: float) -> Panel:
-    """Return the picture of a run's last iterations: what is recorded, and how long after the last report."""
-    parts: list[RenderableType] = [
-        *_alarms(run, silent_seconds),  # first what may need somebody to act
-        _headline(run),
-        Text(),
-        *_iteration_time_sparkline(run),
-        Text(),
-        *_workers_table(run),
-        Text(),
-        decisions_table(run, "what the balancer did, and why"),
-    ]
-    alarm = is_long_silence(silent_seconds, typical_seconds(run)) or bool(run.silent_iterations.any())
-    return add_frame(parts, run.name, subtitle, is_alarm=alarm)
+def run_panel(run: Run | AsyncRun, subtitle: str, silent_seconds: float) -> Panel:
+    """Return the picture of a run's last records: what is recorded, and how long after the last one.
 
+    The frame is red in an alarm.
+    """
+    from paceline.recording import Run
 
-def add_frame(renderables: list[RenderableType], run_name: str, subtitle: str, *, is_alarm: bool) -> Panel:
-    """Return a picture's parts in a frame with the run's name, red in an alarm."""
+    is_silent = is_long_silence(silent_seconds, typical_seconds(run))
+    if isinstance(run, Run):
+        alarms = list(_alarms(run, silent_seconds if is_silent else None))
+        is_alarm, heading = is_silent or bool(run.silent_iterations.any()), "what the balancer did, and why"
+        state = [_headline(run), Text(), *_iteration_time_sparkline(run), Text(), *_workers_table(run)]
+    else:
+        alarms = list(_async_alarms(run, silent_seconds if is_silent else None))
+        is_alarm, heading = bool(alarms), "what happened, and why"
+        state = [_async_headline(run), Text(), _async_workers_table(run)]
     return Panel(
-        Group(*renderables),
-        title=Text(short_path(run_name)),
+        Group(*alarms, *state, Text(), decisions_table(run, heading)),  # first what may need somebody to act
+        title=Text(short_path(run.name)),
         title_align="left",
         subtitle=Text(subtitle),
         subtitle_align="right",
@@ -169,9 +165,9 @@ def short_path(name: str) -> str:
 # -- alarms -----------------------------------------------------------------------------------------------------
 
 
-def _alarms(run: Run, silent_seconds: float) -> Iterator[Text]:
-    typical = typical_seconds(run)
-    if is_long_silence(silent_seconds, typical):
+def _alarms(run: Run, silent_seconds: float | None) -> Iterator[Text]:
+    if silent_seconds is not None:
+        typical = typical_seconds(run)
         before = f": one usually comes every {duration(typical)}" if typical > 0 else ""
         yield Text(f"No iteration has been reported for {duration(silent_seconds)}{before}.", style="bold red")
         known = run.slowest[-RECENT_ITERATIONS:][run.slowest[-RECENT_ITERATIONS:] >= 0]
@@ -210,11 +206,15 @@ def is_long_silence(silent_seconds: float, usual_seconds: float) -> bool:
     return silent_seconds > max(3.0, 5.0 * usual_seconds if np.isfinite(usual_seconds) else 0.0)
 
 
-def typical_seconds(run: Run) -> float:
+def typical_seconds(run: Run | AsyncRun) -> float:
     """Return the usual time between two reports in seconds, NaN if unknown."""
+    from paceline.recording import Run
+
     between = np.diff(run.fleet_columns["time"][-RECENT_ITERATIONS - 1 :])
     if len(between):
         return float(np.median(between))
+    if not isinstance(run, Run):
+        return float("nan")
     wall = float(run.fleet_columns["wall_seconds"][-1])
     return wall if np.isfinite(wall) else float(run.makespan[-1])
 
@@ -305,27 +305,12 @@ def decisions_table(run: Run | AsyncRun, heading: str) -> Table:
     return table
 
 
-def async_run_panel(run: AsyncRun, subtitle: str, silent_seconds: float) -> Panel:
-    """Return the picture of an asynchronous run's last rounds, as :func:`run_panel` does."""
-    alarms = _async_alarms(run, silent_seconds)
-    parts: list[RenderableType] = [
-        *alarms,
-        _async_headline(run),
-        Text(),
-        _async_workers_table(run),
-        Text(),
-        decisions_table(run, "what happened, and why"),
-    ]
-    return add_frame(parts, run.name, subtitle, is_alarm=bool(alarms))
-
-
-def _async_alarms(run: AsyncRun, silent_seconds: float) -> list[Text]:
-    alarms, between = [], np.diff(run.seconds[-RECENT_ITERATIONS - 1 :])
-    if is_long_silence(silent_seconds, usual_seconds=float(np.median(between)) if len(between) else 0.0):
-        alarms.append(f"No round has been reported for {duration(silent_seconds)}.")
-    if run.fleet_columns["refused"][-1]:
-        alarms.append(f"{count(int(run.fleet_columns['refused'][-1]), 'sample')} of refused pushes: see the log.")
-    return [*(Text(sentence, style="bold red") for sentence in alarms), *_file_alarms(run, "round")]
+def _async_alarms(run: AsyncRun, silent_seconds: float | None) -> Iterator[Text]:
+    if silent_seconds is not None:
+        yield Text(f"No round has been reported for {duration(silent_seconds)}.", style="bold red")
+    if refused := int(run.fleet_columns["refused"][-1]):
+        yield Text(f"{count(refused, 'sample')} of refused pushes: see the log.", style="bold red")
+    yield from _file_alarms(run, "round")
 
 
 def _async_headline(run: AsyncRun) -> Text:

@@ -89,8 +89,7 @@ class TrainingJob:
                 yield
 
 
-UNKNOWN_END = 2**62
-"""The last iteration of a turn, while it is not known."""
+UNKNOWN_END = 2**62  # the last iteration of a turn, while it is not known
 
 
 def shared_end_iteration(folder: Path) -> Sizes:

@@ -66,9 +66,8 @@ class QuotaTracker:
         if self._usage is not None and (last is None or now - last[0] >= 0.1):
             _, process, group = self._last = now, time.process_time(), parse_usage_seconds(self._usage.read())
             if last is not None:
-                # False too if the group's time is not counted, as is possible in version 1.
-                # workers that share one quota are limited by it together: count it only for the
-                # process that uses most of it
+                # Workers that share one quota are limited by it together: it counts only for the process that uses
+                # most of it. False too if the group's time is not counted, as is possible in version 1.
                 self._uses_most_of_quota = process - last[1] >= 0.8 * (group - last[2])
         return self._uses_most_of_quota
 

@@ -26,11 +26,7 @@ def describe_slow_workers(paths: Iterable[str | Path]) -> str:
         return f"cannot tell which worker is slow from {len(seconds_TW)} iterations of {len(workers)} workers"
     median_W = np.median(seconds_TW, axis=0)
     middle = int(np.argsort(median_W)[(len(workers) - 1) // 2])
-    slow = [
-        int(place)
-        for place in np.argsort(-median_W)
-        if (excess := _relative_excess(seconds_TW[:, place], seconds_TW[:, middle]))[0] > max(0.05, 2 * excess[1])
-    ]
+    slow = [w for w in np.argsort(-median_W).tolist() if _is_slower(seconds_TW[:, w], seconds_TW[:, middle])]
     if not slow:
         communication = np.nanmedian(np.asarray(trace.comm_seconds))
         return (
@@ -65,9 +61,8 @@ def _slow_phase_clause(paths: list[str | Path], worker: str, reference: str) -> 
     return f", {1e3 * beyond.max():.3g} ms of the difference in {phases.get(str(beyond.idxmax()), beyond.idxmax())}"
 
 
-def _relative_excess(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the median share by which a worker's time exceeds another's, and its standard error."""
+def _is_slower(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> bool:
     ratio_T = np.log(worker_T) - np.log(other_T)
     median = float(np.median(ratio_T))
-    spread = 1.4826 * float(np.median(np.abs(ratio_T - median)))
-    return np.expm1(median), 1.2533 * spread / len(ratio_T) ** 0.5
+    standard_error = 1.2533 * 1.4826 * float(np.median(np.abs(ratio_T - median))) / len(ratio_T) ** 0.5
+    return bool(np.expm1(median) > max(0.05, 2 * standard_error))

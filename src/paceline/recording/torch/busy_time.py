@@ -303,8 +303,7 @@ class BusyTimer:
         lap.samples += samples
         lap.micro_batches += 1
         lap.in_report &= in_report
-        if features:
-            lap.features = add_rows(lap.features, features)
+        lap.features = add_rows(lap.features, features)
 
     def wait_begins(self) -> None:
         """Note that a collective begins to wait for other ranks; a wait inside a wait is part of it."""
@@ -366,9 +365,8 @@ class BusyTimer:
             compute = 0.0 if pieces else self._compute_seconds(lap)
             if lap.in_report:
                 samples, parts, steps = samples + lap.samples, parts + lap.micro_batches, steps + 1
-                if lap.features:
-                    self.features = add_rows(self.features, lap.features)
                 seconds += compute
+                self.features = add_rows(self.features, lap.features)
         comm_seconds = self._latest_exchange_seconds(exchanges)
         if not steps:
             return Measurements(comm_seconds=comm_seconds)
@@ -397,18 +395,15 @@ class BusyTimer:
         else:
             if self._samples:
                 end = min(max(end, 0.0), between)
-                # beyond a tenth of a lap, the unknown end of the step before makes the report too
-                # uncertain
+                # beyond a tenth of a lap, the unknown end of the step before makes the report too uncertain
                 if not self._step_end.is_known and self._samples != lap.samples and end > 0.1 * (seconds + between):
                     lap.in_report = False
                 self._step_end.update(self._samples, end)
             seconds += between - self._step_end.seconds + self._step_end.predict_seconds(lap.samples)
             self._usual_lap = min(lap.samples, self._samples or lap.samples), between, seconds
         self._samples = lap.samples
-        seconds = max(
-            seconds * self._quota_factor(total, lap), sum(load.loader_process_seconds for load in lap.batches)
-        )
-        return max(seconds, 0.0)
+        loader_process_seconds = sum(load.loader_process_seconds for load in lap.batches)
+        return max(seconds * self._quota_factor(total, lap), loader_process_seconds, 0.0)
 
     def _without_pause(self, between_seconds: float, rest_seconds: float, samples: int) -> float:
         """Return the time between two steps without a pause: longer than the usual, for once, by a good part of a lap.
