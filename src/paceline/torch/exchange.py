@@ -130,13 +130,7 @@ class Exchange:
 
 
 class SingleProcessExchange(Exchange):
-    """The exchange of a process that trains alone, in no process group.
-
-    >>> exchange = SingleProcessExchange()
-    >>> exchange.send([3.0, 4.0])
-    >>> exchange.receive().tolist()
-    [[3.0, 4.0]]
-    """
+    """The exchange of a process that trains alone, in no process group."""
 
     name, rank, world_size, ranks = "alone", 0, 1, [0]
 

@@ -163,7 +163,7 @@ class BalancedStrategy:
         self._warned_clients: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        """Return what only the wrapped strategy has, such as ``fraction_train``."""
+        """Return what only the wrapped strategy has, such as ``fraction_train`` and its steps of an evaluation."""
         if name == "strategy":  # not set yet, as when it is copied
             raise AttributeError(name)
         return getattr(self.strategy, name)
@@ -213,14 +213,6 @@ class BalancedStrategy:
                 f"Reply with {key!r} as the size of its data",
             )
         return tuple(self.strategy.aggregate_train(server_round, messages))
-
-    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
-        """Return the wrapped strategy's messages."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
-        """Return what the wrapped strategy makes of the replies."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
 
     def _make_balancer(self, config: Any) -> FederatedBalancer:
         """Create the balancer from the user's configuration, and load its state if there is one."""
