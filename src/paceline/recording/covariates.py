@@ -188,7 +188,6 @@ def throttled_share(group: ControlGroup | None, root: Path = ROOT) -> Reading:
 
 
 def _throttled_seconds(text: bytes) -> float | None:
-    """Return the throttled time in ``cpu.stat``, in seconds, or ``None`` if it is not there."""
     if b"throttled_usec" in text:  # version 2; version 1 counts nanoseconds
         return parse_field(text, b"throttled_usec") * 1e-6
     return parse_field(text, b"throttled_time") * 1e-9 if b"throttled_time" in text else None

@@ -146,9 +146,10 @@ class Recorder:
             raise RuntimeError(f"{self.path} is not open: use the recorder inside `with Recorder(...) as recorder:`")
         measured = (samples, step.seconds, step.comm_seconds, step.wait_seconds, step.start, work)
         phases = (step.phases.get(name, math.nan) for name in self.phases)
-        numbers = ", ".join(map(_format_number, (*measured, *phases, *step.covariates)))
+        # JSON has no NaN: an unmeasured value is null.
+        row = [float(one) if math.isfinite(one) else None for one in (*measured, *phases, *step.covariates)]
         # A row means nothing without the header, so it is lost with it.
-        written = self._write_header(self._lines) and self._lines.append(f"[{self.next_iteration}, {numbers}]")
+        written = self._write_header(self._lines) and self._lines.append(json.dumps([self.next_iteration, *row]))
         self.lost_iterations += not written
         self.next_iteration += 1  # of a lost iteration too: the gap in the numbers shows it
 
@@ -194,8 +195,3 @@ class Step:
         begin = time.perf_counter()
         yield
         self.comm_seconds += time.perf_counter() - begin
-
-
-def _format_number(value: float) -> str:
-    # JSON has no NaN: an unmeasured value is null.
-    return repr(float(value)) if math.isfinite(value) else "null"

@@ -54,8 +54,7 @@ class PackedRecord(NamedTuple):
     """One iteration or round in memory: packed, because files hold millions of them."""
 
     workers: tuple[str, ...]
-    values: Array
-    """The fleet's numbers, then the workers', key by key."""
+    values: Array  # the fleet's numbers, then the workers', key by key
     other_fields: tuple[Any, ...]
 
 

@@ -220,10 +220,10 @@ class Prometheus(Sink):
         that has its own endpoint.
     address
         The address to answer on: by default only this machine can ask. ``"0.0.0.0"`` answers everyone who can reach
-        the machine; what it serves holds the workers' names, and there is no password.
+        the machine, without a password.
     registry
-        The ``prometheus_client.CollectorRegistry`` to register with; by default the library's own. Sinks with one
-        registry share its metrics: the counters add up, and the gauges show what was written last.
+        The ``prometheus_client.CollectorRegistry``; by default the library's own. Sinks share its metrics: the counters
+        add up, and the gauges show what was written last.
 
     Raises
     ------
@@ -413,12 +413,11 @@ class JsonLines(Sink):
     """Appends a line to a file at each iteration, without a buffer.
 
     However the process ends, even by ``kill -9``, the file stays readable up to the last line, which may be cut short.
-    The first line names the schema, the workers and the global batch. Another such line follows whenever these change
-    or a run is resumed into the same file. Iterations that do not fit on a full disk are lost, and counted in
-    the next line that fits (``lost_before``). A process that ends without an error, and :meth:`close`, write a last
-    line that says so (``ended``): without it a watcher takes silence for a fault. One job at a time writes to a file:
-    the sink of another one logs which process does, and writes nothing. Read it with :func:`read_run`,
-    ``paceline watch`` or ``paceline report``.
+    The first line names the schema, the workers and the global batch; another follows whenever these change or a run is
+    resumed. Iterations that do not fit on a full disk are counted in the next line that does (``lost_before``). A
+    process that ends without an error, and :meth:`close`, write a last line (``ended``): without it a watcher takes
+    silence for a fault. One job at a time writes to a file: the sink of another one logs which process does, and writes
+    nothing. Read it with :func:`read_run`, ``paceline watch`` or ``paceline report``.
 
     Parameters
     ----------

@@ -83,8 +83,8 @@ def line_chart(chart: Mapping[str, Any]) -> dict[str, Any]:
         "bands": [
             {**one, "path": _band_path(x_values, one["low"], one["high"], axis_limits)} for one in chart["bands"]
         ],
-        "across": [(_percent_along(value, left, right), f"{value:,.12g}") for value in ticks(left, right)],
-        "up": [(_percent_along(value, low, high), f"{value:,.12g}") for value in ticks(low, high, 4)],
+        "across": [(percent_along(value, left, right), f"{value:,.12g}") for value in ticks(left, right)],
+        "up": [(percent_along(value, low, high), f"{value:,.12g}") for value in ticks(low, high, 4)],
         "words": f"{chart['title']}. " + " ".join(_describe_line(one, chart["unit"]) for one in chart["lines"]),
         "from": left,
         "to": right,
@@ -110,7 +110,7 @@ def gantt_chart(chart: Mapping[str, Any]) -> dict[str, Any]:
         "rows": rows,
         "high": GANTT_ROW_HEIGHT * len(rows),
         "unit": unit,
-        "across": [(_percent_along(v, 0.0, until * scale), f"{v:,.12g}") for v in ticks(0.0, until * scale)],
+        "across": [(percent_along(v, 0.0, until * scale), f"{v:,.12g}") for v in ticks(0.0, until * scale)],
         "words": f"{chart['title']}. " + " ".join(waits),
         "from": 0.0,
         "to": until * scale,
@@ -124,15 +124,11 @@ def range_scale(rows: Sequence[Sequence[Any]], column: int) -> dict[str, Any]:
     known = [value for row in rows for value in row[column] if value is not None]
     low, high = min([1.0, *known]), max([1.0, *known])
     low, high = low - 0.04 * (high - low or 1.0), high + 0.04 * (high - low or 1.0)
-    return {"low": low, "high": high, "one": _percent_along(1.0, low, high)}
+    return {"low": low, "high": high, "one": percent_along(1.0, low, high)}
 
 
-def percent_on_scale(value: float, scale: Mapping[str, float]) -> float:
-    """Return where a value lies on such a scale, in percent."""
-    return _percent_along(value, scale["low"], scale["high"])
-
-
-def _percent_along(value: float, low: float, high: float) -> float:
+def percent_along(value: float, low: float, high: float) -> float:
+    """Return where a value lies between two ends, in percent."""
     return round(100 * (value - low) / (high - low), 3)
 
 

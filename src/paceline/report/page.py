@@ -263,7 +263,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {"shown": as_text, "safe_css": Markup, "safe_script": Markup}
     environment.globals |= {
-        name: getattr(drawing, name) for name in ("line_chart", "gantt_chart", "range_scale", "percent_on_scale")
+        name: getattr(drawing, name) for name in ("line_chart", "gantt_chart", "range_scale", "percent_along")
     }
     environment.globals |= {"ROWS": MAX_TABLE_ROWS, "ROW": drawing.GANTT_ROW_HEIGHT}
     return environment

@@ -450,7 +450,6 @@ class BusyTimer:
         return totals
 
     def _latest_exchange_seconds(self, exchanges: Sequence[_Wait | None]) -> float:
-        """Return how long the newest exchange took that is over: on a CPU, that of the previous step."""
         newest = next((wait for wait in reversed(exchanges) if wait is not None and self._is_over(wait)), None)
         return math.nan if newest is None else self._events.seconds(newest.begin, newest.end)
 

@@ -155,14 +155,16 @@ class FSDPWaits:
     """
 
     def __init__(self, model: torch.nn.Module, listener: WaitListener) -> None:
-        self._begins, self._ends = listener.wait_begins, listener.wait_ends
+        # hooks of different kinds get different arguments
+        self._begins: Callable[..., None] = lambda *_: listener.wait_begins()
+        self._ends: Callable[..., None] = lambda *_: listener.wait_ends()
         self._is_callback_queued = False
         kind = getattr(torch.distributed.fsdp, "FSDPModule", ())
         self._handles: list[Any] = []
         for module in model.modules():
             if isinstance(module, kind):
                 self._handles += [
-                    module.register_forward_pre_hook(self._before_unshard, prepend=True),
+                    module.register_forward_pre_hook(self._begins, prepend=True),
                     module.register_forward_pre_hook(self._after_unshard, with_kwargs=True),
                     module.register_forward_hook(self._after_forward, prepend=True),
                 ]
@@ -173,16 +175,13 @@ class FSDPWaits:
             handle.remove()
         self._handles = []
 
-    def _before_unshard(self, *_: Any) -> None:
-        self._begins()
-
     def _after_unshard(self, _: Any, args: Any, kwargs: Any) -> None:
         self._ends()
         for tensor in _iter_tensors((args, kwargs)):
             # FSDP2 scatters a module's gradients at the end of this node
             if tensor.grad_fn is not None and type(tensor.grad_fn).__name__ == "RegisterPostBackwardFunctionBackward":
-                tensor.grad_fn.register_prehook(self._before_unshard)
-                tensor.grad_fn.register_hook(self._after_backward)
+                tensor.grad_fn.register_prehook(self._begins)
+                tensor.grad_fn.register_hook(self._ends)
                 return
 
     def _after_forward(self, _: Any, args: Any, output: Any) -> None:
@@ -190,16 +189,13 @@ class FSDPWaits:
         for tensor in _iter_tensors(output):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 tensor.register_hook(self._before_backward)
-                tensor.grad_fn.register_prehook(self._after_backward)
+                tensor.grad_fn.register_prehook(self._ends)
 
     def _before_backward(self, _: Any) -> None:
         if not self._is_callback_queued:  # before FSDP2's own callback, in which it waits for the last gradients
             self._is_callback_queued = True
             queue_callback(self._before_final_wait)
         self._begins()
-
-    def _after_backward(self, *_: Any) -> None:
-        self._ends()
 
     def _before_final_wait(self) -> None:
         self._begins()
