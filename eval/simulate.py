@@ -117,7 +117,7 @@ class Simulation:
             whose = f"{_worker_label(self.slowest_worker)}'s" if self.slowest_worker else "slow workers'"
             what += f"how much of {whose} extra time follows its batch"
             text = f"If all of it does: {percent(self.max_saving)} (90% interval: up to {percent(self.high)}). The log "
-            text += "cannot tell, as each worker's batches have one size."
+            text += "cannot show it, because no worker's batch size changes."
             return (f"{what}.", text, *more)
         ends = f"{_format_percent(self.low)} to {percent(self.high)}"
         what = f"Balancing would save {percent(self.saving)} of the time (90% interval: {ends})"

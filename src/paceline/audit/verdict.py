@@ -65,13 +65,15 @@ class Audit:
             return self.inconclusive_verdict(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
         if not self.balanced_loaders and self.is_script:
             self.notes.append(
-                "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample counts the "
-                "same on whichever rank and in whichever micro-batch it lands."
+                "The script has no BalancedLoader, so its batch sizes stay unchanged: the audit checks that a sample "
+                "has the same weight on any rank and in any micro-batch."
             )
         if len(self.first_run.records[0].steps) < self.steps:
             self.notes.append(f"The script took only {len(self.first_run.records[0].steps)} steps.")
         if self.is_script:
-            self.notes.append("Dropout and loading processes are off; what augments a sample is the same in every run.")
+            self.notes.append(
+                "Dropout and loading processes are disabled, and a sample is augmented the same way in every run."
+            )
         else:
             self.notes.append("Dropout is off.")
         return None

@@ -105,7 +105,7 @@ def _parse_profiles(profiles: list[str]) -> dict[str | Path, int]:
 def _next_commands(simulation: Simulation) -> list[str]:
     if simulation.needs_probe:
         command = simulation.command or "<your command>"
-        return [f"Next: a short run with batches of two sizes tells: paceline record --probe -- {command}"]
+        return [f"Next: measure it in a short run with two batch sizes: paceline record --probe -- {command}"]
     if not simulation.pays:
         return ["Next: leave the script as it is."]
     arguments = f"global_batch={simulation.job_batch or '...'}"
