@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.lab import EQUAL, ExperimentOutcome, ExperimentSetting, experiment
-from paceline.lab.disturbance import Bursts, Quota
+from paceline.lab.disturbance import Bursts, set_quota
 from paceline.lab.experiment import IterationResult, RankResult, TurnResult
 
 
@@ -78,12 +78,7 @@ def test_setting_puts_turns_between_equal_batches():
 @pytest.mark.slow
 def test_bursts_toggle_and_end_calm():
     turned = []
-
-    class Noted:
-        def set_active(self, on):
-            turned.append(on)
-
-    bursts = Bursts(Noted(), mean=0.01)
+    bursts = Bursts(turned.append, mean=0.01)
     bursts.start(seed=0)
     while len(turned) < 4:
         pass
@@ -94,15 +89,15 @@ def test_bursts_toggle_and_end_calm():
 
 def test_quota_writes_both_cgroup_versions(tmp_path):
     (tmp_path / "cpu.max").write_text("max 5000")
-    Quota(str(tmp_path), 0.5).set_active(True)
+    set_quota(tmp_path, 0.5, True)
     assert (tmp_path / "cpu.max").read_text("utf-8") == "2500 5000"
-    Quota(str(tmp_path), 0.5).set_active(False)
+    set_quota(tmp_path, 0.5, False)
     assert (tmp_path / "cpu.max").read_text("utf-8") == "max 5000"
     one = tmp_path / "version-1"
     one.mkdir()
     (one / "cpu.cfs_quota_us").write_text("-1")
     (one / "cpu.cfs_period_us").write_text("20000")
-    Quota(str(one), 0.25).set_active(True)
+    set_quota(one, 0.25, True)
     assert (one / "cpu.cfs_quota_us").read_text("utf-8") == "5000"
 
 

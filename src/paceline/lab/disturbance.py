@@ -5,47 +5,34 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Quota:
-    """The CPU quota of a control group, in cores; off means no quota."""
-
-    folder: str
-    cores: float
-
-    def set_active(self, is_active: bool) -> None:
-        """Set or remove the quota."""
-        folder = Path(self.folder)
-        if (folder / "cpu.cfs_quota_us").exists():
-            period = int((folder / "cpu.cfs_period_us").read_text())
-            (folder / "cpu.cfs_quota_us").write_text(str(round(self.cores * period) if is_active else -1))
-        else:
-            period = int((folder / "cpu.max").read_text().split()[1])
-            (folder / "cpu.max").write_text(f"{round(self.cores * period) if is_active else 'max'} {period}")
+def set_quota(folder: str | Path, cores: float, is_active: bool) -> None:
+    """Set the CPU quota of a control group, or remove it."""
+    folder = Path(folder)
+    if (folder / "cpu.cfs_quota_us").exists():
+        period = int((folder / "cpu.cfs_period_us").read_text())
+        (folder / "cpu.cfs_quota_us").write_text(str(round(cores * period) if is_active else -1))
+    else:
+        period = int((folder / "cpu.max").read_text().split()[1])
+        (folder / "cpu.max").write_text(f"{round(cores * period) if is_active else 'max'} {period}")
 
 
-@dataclass(frozen=True)
-class CPUHogs:
-    """Competing processes, stopped while the disturbance is off."""
-
-    pids: Sequence[int]
-
-    def set_active(self, is_active: bool) -> None:
-        """Continue or stop the processes."""
-        for pid in self.pids:
-            os.kill(pid, signal.SIGCONT if is_active else signal.SIGSTOP)
+def set_running(pids: Sequence[int], is_active: bool) -> None:
+    """Continue or stop competing processes."""
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT if is_active else signal.SIGSTOP)
 
 
 class Bursts:
-    """Turns a switch on and off at random times, the same for the same seed; both last ``mean`` seconds on average."""
+    """Calls a switch with True and False at random times, the same for the same seed, ``mean`` seconds apart."""
 
-    def __init__(self, switch: Quota | CPUHogs, mean: float) -> None:
+    def __init__(self, switch: Callable[[bool], object], mean: float) -> None:
         self.switch = switch
         self.mean = mean
         self._stop_event = threading.Event()
@@ -62,12 +49,12 @@ class Bursts:
         self._stop_event.set()
         if self._thread is not None:
             self._thread.join()
-        self.switch.set_active(False)  # only after the thread has ended, which might turn it on again otherwise
+        self.switch(False)  # only after the thread has ended, which might turn it on again otherwise
 
     def _run(self, seed: int) -> None:
         on = False
         for seconds in self.durations(seed):
-            self.switch.set_active(on)
+            self.switch(on)
             if self._stop_event.wait(seconds):
                 return
             on = not on
@@ -75,7 +62,7 @@ class Bursts:
     def durations(self, seed: int) -> Iterator[float]:
         """Yield the seconds of calm, burst, calm and so on, forever.
 
-        >>> durations = Bursts(CPUHogs([]), mean=2.0).durations(seed=0)
+        >>> durations = Bursts(print, mean=2.0).durations(seed=0)
         >>> [round(next(durations), 2) for _ in range(3)]
         [1.66, 2.04, 0.04]
         """

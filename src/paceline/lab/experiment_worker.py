@@ -10,7 +10,8 @@ import os
 import pickle
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from torch.utils.data import TensorDataset
 
 from paceline._arrays import Sizes
 from paceline.coordinator.policy import Policy
-from paceline.lab.disturbance import DISTURBANCES, Bursts, CPUHogs, Disturbance, Quota
+from paceline.lab.disturbance import DISTURBANCES, Bursts, Disturbance, set_quota, set_running
 from paceline.lab.experiment import (
     CONTROL,
     DISTURBED_RANK,
@@ -196,15 +197,11 @@ def run_rank(
 
 def start_disturbance(disturbance: Disturbance, place: CPUPlacement | None, hog_pids: Sequence[int]) -> Bursts | None:
     """Start a permanent disturbance of this rank, or return its bursts, which each turn starts."""
-    switch: Quota | CPUHogs
+    switch: Callable[[bool], None] = partial(set_running, hog_pids)
     if disturbance.quota:
         assert place is not None
-        switch = Quota(place.folders[0], disturbance.quota)
-    elif hog_pids:
-        switch = CPUHogs(hog_pids)
-    else:
-        return None
-    switch.set_active(disturbance.burst_seconds is None)
+        switch = partial(set_quota, place.folders[0], disturbance.quota)
+    switch(disturbance.burst_seconds is None)
     return None if disturbance.burst_seconds is None else Bursts(switch, disturbance.burst_seconds)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.recording.control_group import ControlGroupLocator, KernelFile, parse_usage_seconds
-from paceline.recording.covariates import CPUQuota, ThrottledTime
+from paceline.recording.covariates import quota_cores, throttled_seconds
 
 
 class CPUSnapshot(NamedTuple):
@@ -36,14 +36,14 @@ class QuotaTracker:
         # Nothing is throttled without a quota. This is asked twice in every step, when the caches hold the model: to
         # read the kernel's count took longer than all else that is measured.
         if self._quota_cores < math.inf:
-            self._throttled_seconds = self._throttled_time.seconds()
+            self._throttled_seconds = self._read_throttled()
         return CPUSnapshot(time.process_time(), self._throttled_seconds)
 
     def refresh(self) -> None:
         """Read the current quota."""
         if self._locator.group() is not self._group:
             self._open_files()
-        cores = self._quota.cores()
+        cores = self._read_quota()
         cores = math.inf if not cores < self._machine_cores else cores  # also without groups, where it is NaN
         if cores != self._quota_cores:  # another group's quota may bind from now on
             self._quota_cores = cores
@@ -53,9 +53,9 @@ class QuotaTracker:
 
     def _open_files(self) -> None:
         self._group = group = self._locator.group()
-        self._quota, self._machine_cores = CPUQuota(group), float(os.cpu_count() or 1)
-        self._throttled_time = ThrottledTime(group)
-        self._throttled_seconds = self._throttled_time.seconds()
+        self._read_quota, self._machine_cores = quota_cores(group), float(os.cpu_count() or 1)
+        self._read_throttled = throttled_seconds(group)
+        self._throttled_seconds = self._read_throttled()
         self._usage = KernelFile(group.usage) if group else None
         self._last: tuple[float, float, float] | None = None  # when, and seconds used by the process and its group
 

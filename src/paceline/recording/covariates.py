@@ -60,30 +60,29 @@ class Reading:
         return value if self._rate is None else self._rate.update(value)
 
 
-class GroupCovariate:
-    """A covariate of this process's control group, also after the process was moved to another group.
+def follow_group(
+    factory: CovariateFactory, locator: ControlGroupLocator, root: Path, *, any_group: bool = False
+) -> Reading:
+    """Return a covariate of this process's control group, also after the process was moved to another group.
 
     ``factory`` makes the covariate of a group, or of the machine if it gets None. A group without a quota counts as
-    None, unless ``any_group``.
+    None, unless ``any_group``. A change since the last boundary is NaN once after a move.
     """
 
-    def __init__(
-        self, factory: CovariateFactory, locator: ControlGroupLocator, root: Path, *, any_group: bool = False
-    ) -> None:
-        self._factory, self._locator, self._root, self._any_group = factory, locator, root, any_group
-        self._create()
-        self.name, self.unit = self._covariate.name, self._covariate.unit
+    def create() -> tuple[ControlGroup | None, Covariate]:
+        group = locator.group()
+        counts = any_group or (group is not None and group.cores is not None)
+        return group, factory(group if counts else None, root)
 
-    def sample(self) -> float:
-        """Return the covariate's value; a change since the last boundary is NaN once after a move."""
-        if self._locator.group() is not self._group:
-            self._create()
-        return self._covariate.sample()
+    group, covariate = create()
 
-    def _create(self) -> None:
-        self._group = group = self._locator.group()
-        counts = self._any_group or (group is not None and group.cores is not None)
-        self._covariate = self._factory(group if counts else None, self._root)
+    def read() -> float:
+        nonlocal group, covariate
+        if locator.group() is not group:
+            group, covariate = create()
+        return covariate.sample()
+
+    return Reading(covariate.name, covariate.unit, read)
 
 
 def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]:
@@ -160,58 +159,55 @@ def _nvml_handle(nvml: Any, index: int) -> Any:
 ROOT = Path("/")
 
 
-class ThrottledTime:
-    """Counts the time in which a control group, or a parent, had used up its quota: their ``cpu.stat``.
+def throttled_seconds(group: ControlGroup | None) -> Callable[[], float]:
+    """Return a function that reads for how long a control group, or a parent, had used up its quota so far.
 
-    A quota may be set at any time, so a group without one is read as well. Parents are read because a quota is often
-    set on one of them, and the worker's own counter then stands still.
+    These are seconds, summed over cores: 0 without a group, NaN if it was removed. A quota may be set at any time, so a
+    group without one is read as well. Parents are read because a quota is often set on one of them, and the worker's
+    own counter then stands still.
     """
+    files = [KernelFile(folder / "cpu.stat") for folder in group.lineage] if group else []
+    # The root has no such counter.
+    files[1:] = [file for file in files[1:] if _parse_throttled_seconds(file.read()) is not None]
 
-    def __init__(self, group: ControlGroup | None) -> None:
-        files = [KernelFile(folder / "cpu.stat") for folder in group.lineage] if group else []
-        # The root has no such counter.
-        self._files = files[:1] + [file for file in files[1:] if _throttled_seconds(file.read()) is not None]
-
-    def seconds(self) -> float:
-        """Return the seconds so far, summed over cores; 0 without a group, NaN if it was removed."""
-        texts = [file.read() for file in self._files]
+    def read() -> float:
+        texts = [file.read() for file in files]
         if texts and not texts[0]:  # the group was removed
             return math.nan
         # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
-        return sum((_throttled_seconds(text) or 0.0 for text in texts), 0.0)
+        return sum((_parse_throttled_seconds(text) or 0.0 for text in texts), 0.0)
+
+    return read
 
 
 def throttled_share(group: ControlGroup | None, root: Path = ROOT) -> Reading:
     """Return the covariate of throttled seconds, summed over cores, per second; 0 without a group or quota."""
-    read = ThrottledTime(group).seconds if group else lambda: 0.0
-    return Reading("throttled", "s per s of wall time", read, is_cumulative=group is not None)
+    return Reading("throttled", "s per s of wall time", throttled_seconds(group), is_cumulative=group is not None)
 
 
-def _throttled_seconds(text: bytes) -> float | None:
+def _parse_throttled_seconds(text: bytes) -> float | None:
     if b"throttled_usec" in text:  # version 2; version 1 counts nanoseconds
         return parse_field(text, b"throttled_usec") * 1e-6
     return parse_field(text, b"throttled_time") * 1e-9 if b"throttled_time" in text else None
 
 
-class CPUQuota:
-    """CPU that the control group may use now: ``cpu.max``, or ``cpu.cfs_quota_us`` beside ``cpu.cfs_period_us``."""
+def quota_cores(group: ControlGroup | None) -> Callable[[], float]:
+    """Return a function that reads the smallest quota, in cores, of a control group and its parents.
 
-    def __init__(self, group: ControlGroup | None) -> None:
-        lineage = group.lineage if group else ()
-        self._pairs = [[KernelFile(path) for path in quota_files(folder)] for folder in lineage]
-        self._machine_cores = float(os.cpu_count() or 1)  # asked once: it takes 8 us
+    It is the number of the machine's cores if there is none, and NaN if the group was removed.
+    """
+    pairs = [[KernelFile(path) for path in quota_files(folder)] for folder in (group.lineage if group else ())]
+    machine_cores = float(os.cpu_count() or 1)  # asked once: it takes 8 us
 
-    def cores(self) -> float:
-        """Return the smallest quota of the group and its parents, or the machine's cores if there is none.
-
-        It is NaN if the group was removed.
-        """
-        texts = [b" ".join([file.read() for file in pair]) for pair in self._pairs]
+    def read() -> float:
+        texts = [b" ".join([file.read() for file in pair]) for pair in pairs]
         quotas = [parse_quota_cores(text) for text in texts if len(text.split()) > 1]  # the tree's root has none
-        if self._pairs and not quotas:
+        if pairs and not quotas:
             return math.nan
         lowest = min(quotas, default=math.inf)
-        return lowest if lowest < math.inf else self._machine_cores
+        return lowest if lowest < math.inf else machine_cores
+
+    return read
 
 
 def default_covariates(root: Path = ROOT) -> list[Covariate]:
@@ -222,7 +218,7 @@ def default_covariates(root: Path = ROOT) -> list[Covariate]:
     >>> [covariate.name for covariate in default_covariates()]
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
-    of_group = partial(GroupCovariate, locator=ControlGroupLocator(root), root=root)
+    of_group = partial(follow_group, locator=ControlGroupLocator(root), root=root)
     delay, memory = KernelFile(root / "proc/self/schedstat"), KernelFile(root / "proc/meminfo")
     return [
         of_group(cpu_busy),
@@ -242,13 +238,13 @@ def all_covariates(root: Path = ROOT, *, device: int | torch.device | None = Non
     one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``.
     """
     group = ControlGroup.current(root)
-    quota = [GroupCovariate(cpu_quota, ControlGroupLocator(root), root)] if group and group.cores is not None else []
+    quota = [follow_group(cpu_quota, ControlGroupLocator(root), root)] if group and group.cores is not None else []
     return [*default_covariates(root), *quota, *nvml_covariates(device)]
 
 
 def cpu_quota(group: ControlGroup | None, root: Path = ROOT) -> Reading:
     """Return the covariate of the cores that the control group may use now."""
-    return Reading("cpu_quota", "cores", CPUQuota(group).cores)
+    return Reading("cpu_quota", "cores", quota_cores(group))
 
 
 def cpu_busy(group: ControlGroup | None, root: Path = ROOT) -> Reading:
