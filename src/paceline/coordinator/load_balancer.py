@@ -49,8 +49,7 @@ class _DecisionInputs:
         """Return the split with the times that the forecast itself gives."""
         if not self.is_hedged:
             return best
-        expected = evaluate(self.curves, best.sizes)
-        return Split(best.sizes, expected.seconds, expected.makespan, best.status)
+        return replace(evaluate(self.curves, best.sizes), status=best.status)
 
 
 def _curves_without_limits(forecast: Forecast) -> Curves:

@@ -34,8 +34,8 @@ class WorkStatus(Enum):
 class WorkModel:
     """Learns the cost of samples that all workers share, apart from how fast each worker is.
 
-    A worker's busy time are ``(features @ coefficients) / speed + fixed``. Speeds may change at any time:
-    costs follow from how a worker's times differ between iterations that lie close together.
+    A worker's busy time is ``(features @ coefficients) / speed + fixed``. Speeds may change at any time: costs follow
+    from how a worker's times differ between iterations that lie close together.
 
     Parameters
     ----------
@@ -195,8 +195,8 @@ def fit_costs(
 def _iteration_differences(slope_KWF: Array, work_KW: Array, seconds_KW: Array) -> tuple[Array, Array]:
     """Return the differences between iterations that lie close together: rows, and by how much times are unexplained.
 
-    Work and seconds are logarithms. Pairs are left out where the work moved far: most often since a balancer has
-    answered a change of speed, and then a time that stays would look like one that does not depend on work.
+    Work and seconds are logarithms. Pairs whose work moved far are left out: most often a balancer has answered a
+    change of speed, and a time that stays would look like one that does not depend on work.
     """
     slopes, targets = [], []
     for lag in range(1, 3):

@@ -43,8 +43,7 @@ class AsyncJob:
     """Batches to train on, each at the newest parameters; ``push()`` takes the place of ``optimizer.step()``.
 
     Every rank runs the same script. Rank 0 also holds the server, in threads; the others reach it over gloo, each in a
-    group of its own, so that a worker that dies takes nobody with it. Model, optimizer and loss stay the user's: the
-    loss is to be a mean over the batch.
+    group of its own, so that a worker that dies takes nobody with it. The loss is to be a mean over the batch.
 
     Parameters
     ----------
@@ -53,8 +52,7 @@ class AsyncJob:
     optimizer
         Any torch optimizer of the model. A copy of it works at the server; leave the one given alone in the loop.
     dataset
-        Any map-style dataset, the same on every rank. An epoch over all ranks covers every sample exactly once, even if
-        workers fail.
+        Any map-style dataset, the same on every rank. An epoch covers every sample exactly once, even if workers fail.
     batch
         Samples of a worker's full batch, the most that any step takes.
     epochs
@@ -67,8 +65,7 @@ class AsyncJob:
         What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
         optimizer; the server steps a copy of it. Do not step it in the loop.
     samples_per_schedule_step
-        Applied samples after which that scheduler is stepped once: ``batch`` unless given, and ``len(dataset)`` for one
-        that is made for epochs.
+        Applied samples after which that scheduler is stepped once, ``batch`` unless given: ``len(dataset)`` for epochs.
     min_batch
         The fewest samples of a step. Unless given 2 where the model normalizes over batches, and 1 elsewhere.
     collate
@@ -91,8 +88,7 @@ class AsyncJob:
         Seconds for which nothing else happens, after which a worker that holds the last samples is given up, and rank 0
         ends without one that has not come for the final parameters; more where steps take long.
     timeout
-        Seconds after which a worker of which nothing is heard is taken for lost. Workers wait twice as long for the
-        server, which may itself wait for one that is lost.
+        Seconds of silence after which a worker is taken for lost. Workers wait twice as long for the server.
 
     Raises
     ------

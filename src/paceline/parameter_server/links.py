@@ -167,10 +167,8 @@ class GlooLink:
         request = Request.PUSH if is_row else Request.PUSH_SEPARATE
         header = MessageHeader(request, *stamp, samples, gradient.numel(), wire_dtype_index, *times)
         with _raise_if_server_lost():
-            if is_row:
-                _send_message(header, SERVER_RANK, self.group, self.send_buffer)
-            else:
-                _send_message(header, SERVER_RANK, self.group)
+            _send_message(header, SERVER_RANK, self.group, self.send_buffer if is_row else None)
+            if not is_row:
                 send_tensor(gradient, SERVER_RANK, self.group)
             self._is_answer_pending = True
 
@@ -198,6 +196,13 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
         while True:
             dist.recv(buffer, rank, group=group)  # a header alone leaves the rest of the buffer as it is
             header = MessageHeader.read(buffer)
+            stamp = StepToken(header.version, header.step_id)
+            if header.code == Request.POLL:
+                given_up = service.is_abandoned(worker, stamp)
+                _send_message(MessageHeader(Request.POLL, samples=int(given_up)), rank, group)
+                continue
+            if header.code not in (Request.PULL, Request.PUSH, Request.PUSH_SEPARATE):
+                return
             if header.code == Request.PULL and header.num_values != num_values:
                 # the header alone: its buffer may be too small for more
                 _send_message(MessageHeader(last, num_values=num_values), rank, group)
@@ -214,28 +219,21 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                     )
                 dtype = list(WIRE_DTYPES.values())[header.wire_dtype_index]
                 gradient = receive_tensor(header.num_values, dtype, rank, group).float()
-            stamp = StepToken(header.version, header.step_id)
-            if header.code in (Request.PUSH, Request.PUSH_SEPARATE):
+            if header.code != Request.PULL:
                 seconds, comm_seconds = header.seconds / NANOS_PER_SECOND, header.comm_seconds / NANOS_PER_SECOND
                 verdict = service.push(
                     worker, stamp, gradient.numpy(), header.samples, seconds=seconds, comm_seconds=comm_seconds
                 )
                 last = OUTCOMES.index(verdict.outcome)
-            if header.code in (Request.PULL, Request.PUSH, Request.PUSH_SEPARATE):
-                work = service.pull(worker, out=out[HEADER_FLOATS:].numpy())
-                rows = torch.from_numpy(np.ascontiguousarray(work.assigned.indices))
-                _header_view(out)[HEADER_FIELDS : HEADER_FIELDS + len(rows[:ROWS_IN_HEADER])] = rows[:ROWS_IN_HEADER]
-                waited = round(work.waited_seconds * NANOS_PER_SECOND)
-                _send_message(MessageHeader(last, *work.stamp, len(rows), num_values, seconds=waited), rank, group, out)
-                send_tensor(rows[ROWS_IN_HEADER:], rank, group)
-                if work.ended:
-                    return
-                last = NO_OUTCOME
-            elif header.code == Request.POLL:
-                given_up = service.is_abandoned(worker, stamp)
-                _send_message(MessageHeader(Request.POLL, samples=int(given_up)), rank, group)
-            else:
+            work = service.pull(worker, out=out[HEADER_FLOATS:].numpy())
+            rows = torch.from_numpy(np.ascontiguousarray(work.assigned.indices))
+            _header_view(out)[HEADER_FIELDS : HEADER_FIELDS + len(rows[:ROWS_IN_HEADER])] = rows[:ROWS_IN_HEADER]
+            waited = round(work.waited_seconds * NANOS_PER_SECOND)
+            _send_message(MessageHeader(last, *work.stamp, len(rows), num_values, seconds=waited), rank, group, out)
+            send_tensor(rows[ROWS_IN_HEADER:], rank, group)
+            if work.ended:
                 return
+            last = NO_OUTCOME
     except Exception as error:  # of any kind: a thread that dies in silence would keep what its worker holds
         logger.warning("%s is lost: %s", worker, next(iter(str(error).splitlines()), type(error).__name__))
     finally:

@@ -52,24 +52,16 @@ class AssignmentStatus(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Assignment of samples to ranks, and its quality.
-
-    Parameters
-    ----------
-    owner
-        The rank of each sample, ``[N]`` int64, in the order in which the costs were given.
-    work
-        Cost of each rank's samples, ``[W]``: their sum, or padded to the longest.
-    tokens
-        What each rank takes of the cap, ``[W]``.
-    seconds
-        Time each rank takes for them, ``[W]``, in seconds; 0 for a rank without samples.
-    """
+    """Assignment of samples to ranks, and its quality."""
 
     owner: Sizes
+    """The rank of each sample, ``[N]`` int64, in the order in which the costs were given."""
     work: Array
+    """Cost of each rank's samples, ``[W]``: their sum, or padded to the longest."""
     tokens: Array
+    """What each rank takes of the cap, ``[W]``."""
     seconds: Array
+    """Time each rank takes for them, ``[W]``, in seconds; 0 for a rank without samples."""
     _samples: Samples = field(repr=False)
     _fleet: Fleet = field(repr=False)
     _padded: bool = field(repr=False)

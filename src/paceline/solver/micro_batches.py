@@ -86,47 +86,30 @@ def search(
     ``ideal_seconds`` is when all ranks would end if samples could be divided; a time of ``target_seconds`` ends the
     search. Ranks have at least ``lower`` samples, where there are as many.
     """
+
+    def makespan(bins: Bins) -> float:
+        return float(problem.seconds(bins.work(problem, per_rank is not None)).max(axis=0).sum())
+
+    def search_from(owners: list[list[int]] | None) -> Bins | None:
+        """Return micro-batches that begin with these owners of the samples, and are improved by exchanges."""
+        bins = None if owners is None else _ranks_first(problem, owners, per_rank)
+        if bins is None:
+            bins = _bins_first(problem, per_rank, ideal_seconds)
+        if bins is None:
+            return None
+        if per_rank is None:  # one more for each rank, dropped if it stays empty
+            bins.rank = np.concatenate([bins.rank, np.arange(problem.ranks)])
+        fill_empty(problem, bins, per_rank, lower)
+        _Exchanges(problem, bins, keeps_empty=per_rank is not None, lower=lower).run(target_seconds)
+        return bins
+
     simple = len(problem.fixed) == len(problem.caps) == 1
-    bins = _search_from(
-        problem,
-        _assign_by_work(problem, per_rank, ideal_seconds) if simple else None,
-        per_rank,
-        ideal_seconds,
-        target_seconds,
-        lower,
-    )
-    if simple and bins is not None and (per_rank != 1 or _makespan(problem, bins, per_rank) <= 1.02 * ideal_seconds):
+    bins = search_from(_assign_by_work(problem, per_rank, ideal_seconds) if simple else None)
+    if simple and bins is not None and (per_rank != 1 or makespan(bins) <= 1.02 * ideal_seconds):
         return bins
     # under a cap that lets fast ranks take hardly more than others, the order of ends is the better start
-    other = _search_from(problem, _assign_by_phase(problem, per_rank), per_rank, ideal_seconds, target_seconds, lower)
-    ends = [(_makespan(problem, found, per_rank), found) for found in (bins, other) if found is not None]
-    return min(ends, key=lambda end: end[0])[1] if ends else None
-
-
-def _search_from(
-    problem: PackingProblem,
-    owners: list[list[int]] | None,
-    per_rank: int | None,
-    ideal_seconds: float,
-    target_seconds: float,
-    lower: int,
-) -> Bins | None:
-    """Return micro-batches that begin with these owners of the samples, and are improved by exchanges."""
-    bins = None if owners is None else _ranks_first(problem, owners, per_rank)
-    if bins is None:
-        bins = _bins_first(problem, per_rank, ideal_seconds)
-    if bins is None:
-        return None
-    if per_rank is None:  # one more for each rank, dropped if it stays empty
-        bins.rank = np.concatenate([bins.rank, np.arange(problem.ranks)])
-    fill_empty(problem, bins, per_rank, lower)
-    _Exchanges(problem, bins, keeps_empty=per_rank is not None, lower=lower).run(target_seconds)
-    return bins
-
-
-def _makespan(problem: PackingProblem, bins: Bins, per_rank: int | None) -> float:
-    """Return the time of the step: the sum of each phase's longest."""
-    return float(problem.seconds(bins.work(problem, per_rank is not None)).max(axis=0).sum())
+    found = [bins, search_from(_assign_by_phase(problem, per_rank))]
+    return min((one for one in found if one is not None), key=makespan, default=None)
 
 
 def _assign_by_work(problem: PackingProblem, per_rank: int | None, ideal_seconds: float) -> list[list[int]] | None:

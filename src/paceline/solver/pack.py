@@ -144,37 +144,25 @@ class PackingStatus(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Samples of each micro-batch of each rank, and the quality of this packing.
-
-    Parameters
-    ----------
-    rank
-        Rank of each sample, ``[N]`` int64, in the order in which lengths were given.
-    micro_batch
-        Micro-batch of each sample among its rank's, ``[N]`` int64, from 0. The most expensive ones come first.
-    counts
-        Micro-batches of each rank, ``[W]`` int64. Some are empty only where samples are fewer than micro-batches.
-    fill
-        Share of the cap that each rank's micro-batches take, ``[W]``, with padding if padded; 0 without a cap.
-    work
-        Cost of each rank's samples and micro-batches, ``[W]``.
-    seconds
-        Time of each rank, ``[W]``: its work at its speed.
-    makespan
-        Time of the step: the longest of these; with a barrier between phases the sum of each phase's longest; with
-        ``micro_batches="lockstep"`` the same as ``lockstep``.
-    lockstep
-        Time of the step if ranks wait for each other after every micro-batch, as a sharded model makes them.
-    """
+    """Samples of each micro-batch of each rank, and the quality of this packing."""
 
     rank: Sizes
+    """Rank of each sample, ``[N]`` int64, in the order in which lengths were given."""
     micro_batch: Sizes
+    """Micro-batch of each sample among its rank's, ``[N]`` int64, from 0. The most expensive ones come first."""
     counts: Sizes
+    """Micro-batches of each rank, ``[W]`` int64. Some are empty only where samples are fewer than micro-batches."""
     fill: Array
+    """Share of the cap that each rank's micro-batches take, ``[W]``, with padding if padded; 0 without a cap."""
     work: Array
+    """Cost of each rank's samples and micro-batches, ``[W]``."""
     seconds: Array
+    """Time of each rank, ``[W]``: its work at its speed."""
     makespan: float
+    """Time of the step: the longest of these; with a barrier between phases the sum of each phase's longest; with
+    ``micro_batches="lockstep"`` the same as ``lockstep``."""
     lockstep: float
+    """Time of the step if ranks wait for each other after every micro-batch, as a sharded model makes them."""
     _problem: PackingProblem = field(repr=False)
     _limit: int | str | None = field(repr=False)
     _padded: bool = field(repr=False)
@@ -283,7 +271,11 @@ def pack(
     >>> print(packing.status.value)
     Balanced: the ranks end together up to 1%, or nearly as soon as the samples let them.
     """
-    fleet, rank_W = _fleet(speeds, ranks)
+    if speeds is None and (ranks is None or ranks < 1):
+        raise ValueError(f"pass ranks, a number above 0, or speeds, one for each rank; got ranks={ranks}")
+    fleet, rank_W = validated_fleet(np.ones(ranks or 1) if speeds is None else speeds).fastest_first()
+    if ranks is not None and ranks != len(fleet):
+        raise ValueError(f"speeds must hold one number for each of the {ranks} ranks, got {len(fleet)}")
     problem, sample_N = _problem(lengths, cost, cap, fleet, padded=padded, barrier=barrier)
     is_count = isinstance(micro_batches, int | np.integer) and micro_batches >= 1
     if not (is_count or micro_batches is None or micro_batches in ("equal", "lockstep")):
@@ -335,18 +327,6 @@ def _search_bins(problem: PackingProblem, per_rank: int | None, bound: float, *,
         return search_padded(problem, per_rank, bound)
     # stop within 0.1% of the bound: a speed's forecast errs by more
     return search(problem, per_rank, bound, bound * (1 + 1e-3))
-
-
-def _fleet(speeds: ArrayLike | Curves | None, ranks: int | None) -> tuple[Fleet, Sizes]:
-    """Return the ranks, the fastest first, and their numbers."""
-    if speeds is None:
-        if ranks is None or ranks < 1:
-            raise ValueError(f"pass ranks, a number above 0, or speeds, one for each rank; got ranks={ranks}")
-        speeds = np.ones(ranks)
-    fleet = validated_fleet(speeds)
-    if ranks is not None and ranks != len(fleet):
-        raise ValueError(f"speeds must hold one number for each of the {ranks} ranks, got {len(fleet)}")
-    return fleet.fastest_first()
 
 
 def _problem(
