@@ -457,10 +457,8 @@ class LoadBalancer:
 def _check_covariates_shape(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:
     """Refuse covariates that are not one number for each worker and each covariate that the predictor reads."""
     names = predictor.covariate_names
-    if covariates is None or not names:
-        return
     expected = (len(predictor.workers), len(names))
-    if np.asarray(covariates, dtype=np.float64).shape != expected:
+    if covariates is not None and names and np.asarray(covariates, dtype=np.float64).shape != expected:
         raise ValueError(
             f"{name} must have the shape [workers, covariates] {expected}, in the order {list(names)}, "
             f"got {np.shape(covariates)}"

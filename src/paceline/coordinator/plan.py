@@ -17,22 +17,6 @@ class Plan(Split):
 
     A :class:`~paceline.solver.Split`: the solver's own result, or an evaluation of sizes that were kept.
 
-    Parameters
-    ----------
-    workers
-        The fleet, in the order of every array.
-    forecast
-        The forecast from which the sizes were chosen.
-    gain
-        Share of the iteration's time that these sizes are expected to save, compared with keeping the previous plan's;
-        0 if they were kept.
-    acted
-        Whether a size differs from the previous plan.
-    reasons
-        Parts of the sentence ``why``: the action and its reasons. The wording is made when it is read.
-    iteration
-        Number of iterations reported when the plan was made.
-
     Examples
     --------
     >>> from paceline.coordinator import LoadBalancer
@@ -44,11 +28,18 @@ class Plan(Split):
     """
 
     workers: tuple[str, ...]
+    """The fleet, in the order of every array."""
     forecast: Forecast
+    """The forecast from which the sizes were chosen."""
     gain: float
+    """Share of the iteration's time that these sizes are expected to save, compared with keeping the previous plan's; 0
+    if they were kept."""
     acted: bool
+    """Whether a size differs from the previous plan."""
     reasons: tuple[why.Reason, ...]
+    """Parts of the sentence ``why``: the action and its reasons. The wording is made when it is read."""
     iteration: int = 0
+    """Number of iterations reported when the plan was made."""
 
     def __repr__(self) -> str:
         sizes = self.sizes.tolist() if len(self.sizes) <= 8 else f"{self.sizes.min()} to {self.sizes.max()}"

@@ -42,11 +42,6 @@ class Policy:
         ``"auto"`` it is chosen online, from what each choice would lately have cost, and so is whether to trust all of
         the forecast differences between workers, half of them, or none.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of range.
-
     Examples
     --------
     >>> Policy(batch_multiple=8, upper={"gpu1": 128}).change_cost

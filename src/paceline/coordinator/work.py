@@ -40,8 +40,8 @@ class WorkModel:
     Parameters
     ----------
     features
-        How many numbers describe a batch, F: sums over its samples, scaled so that each feature has the mean 1 over
-        all samples. The first one is the prior's: before anything is known it alone is the cost.
+        How many numbers describe a batch, F: sums over its samples, scaled to a mean of 1 over all samples. Before
+        anything is known the first alone is the cost.
 
     Attributes
     ----------

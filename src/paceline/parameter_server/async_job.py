@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import default_collate
 
 from paceline._runtime import wait_at_exit
@@ -28,7 +29,6 @@ from paceline.parameter_server.torch_optimizer import (
     LearningRateSchedule,
     TorchOptimizer,
     group_settings,
-    min_step_samples,
     require_copyable,
     require_unchanged,
 )
@@ -152,6 +152,7 @@ class AsyncJob:
         self.workers = dist.get_world_size()
         self.service: Service | None = None
         if dist.get_rank() == SERVER_RANK:
+            normalizes = any(isinstance(module, _BatchNorm) for module in model.modules())
             rules = make_scheme(scheme, self.workers) if isinstance(scheme, str) else scheme
             served = TorchOptimizer(
                 model, optimizer, schedule, batch if samples_per_schedule_step is None else samples_per_schedule_step
@@ -165,7 +166,7 @@ class AsyncJob:
                 workers=[f"rank{rank}" for rank in range(self.workers)],
                 predictor=named(predictor),
                 copy=False,
-                min_batch=min_step_samples(model) if min_batch is None else min_batch,
+                min_batch=1 + normalizes if min_batch is None else min_batch,
             )
             path = None if checkpoint is None else Path(checkpoint)
             self.service = Service(

@@ -125,8 +125,7 @@ class GlooLink:
     """A link to a server in another process, with the methods of :class:`LocalLink`.
 
     The group is the server and this worker alone: if one worker is lost, the groups of the others still work. The
-    buffers are rows of the model itself, so that nothing is copied, with space for a header in front,
-    ``[HEADER_FLOATS + P]``.
+    buffers are the model's own rows with space for a header in front, ``[HEADER_FLOATS + P]``: nothing is copied.
     """
 
     def __init__(self, group: dist.ProcessGroup, receive_buffer: torch.Tensor, send_buffer: torch.Tensor) -> None:

@@ -72,10 +72,7 @@ class Service:
     on_verdict
         Called with every verdict, under the lock: be quick. One that raises is logged, and not called again.
 
-    Raises
-    ------
-    RuntimeError
-        From ``join``, ``pull`` and ``push``, once an update has failed, as where a schedule of the user's raises.
+    Once an update has failed, as where a schedule of the user's raises, `join`, `pull` and `push` raise a RuntimeError.
     """
 
     server: Server
@@ -124,8 +121,7 @@ class Service:
     def pull(self, worker: str, out: Vector | None = None) -> WorkItem:
         """Return the next step of a worker, after waiting where its scheme says so.
 
-        The parameters go into the array ``out``, ``[P]``, or a new one: fresh pages for a large model cost more than
-        the copy.
+        The parameters go into the array ``out``, ``[P]``, or a new one, whose fresh memory costs more than the copy.
         """
         row = np.empty_like(self.server.store.parameters) if out is None else out
         work = self._pull(worker, row)

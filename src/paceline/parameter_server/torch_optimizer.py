@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from paceline.coordinator.asynchronous.optimizer import Vector
@@ -25,7 +24,7 @@ class FlatModel:
     """Makes a model's parameters, and their gradients, views of two flat rows: nothing is copied piece by piece.
 
     The model is changed in place and works on as before. Buffers, such as the running means of batch normalization, are
-    not parameters: each worker keeps its own.
+    not parameters.
 
     Parameters
     ----------
@@ -94,11 +93,6 @@ class FlatModel:
         return self.gradient
 
 
-def min_step_samples(model: torch.nn.Module) -> int:
-    """Return the fewest samples of a step of this model."""
-    return 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
-
-
 LearningRateSchedule = Callable[[int], float] | LRScheduler
 """Factor of the learning rates as a function of the samples applied, or a scheduler of the optimizer."""
 
@@ -108,10 +102,7 @@ PASS_SCHEDULE_HINT = "pass the scheduler, or a function of the applied samples, 
 
 
 class SchedulerCopy:
-    """A copied scheduler, stepped once for a fixed number of applied samples.
-
-    What it does follows from the applied samples alone, so a training that resumes goes on exactly.
-    """
+    """A copied scheduler, stepped by the applied samples alone, so that a training that resumes goes on exactly."""
 
     def __init__(self, scheduler: LRScheduler, samples: int) -> None:
         self.scheduler, self.samples = scheduler, samples

@@ -88,13 +88,11 @@ class Assignment:
         samples = replace(self._samples, cap=np.inf)
         padded_work = min_padded_cost(samples, 0.0, len(self._fleet))
         bound = max(packed_lower_bound(samples, self._fleet), divisible_makespan(self._fleet, padded_work))
-        # The bound on padded batches takes the exact order of ranks into account up to this many partial ones: 20 ms.
-        if not has_few_orders(self._fleet, 8192):
+        if not has_few_orders(self._fleet, 8192):  # the exact order of that many takes 20 ms
             return bound
         # With tokens in another order than costs, contiguous cuts are not the best: the bound is that without a cap.
-        if (np.diff(samples.tokens) <= 0).all():
-            samples = self._samples
-        table = RankOrderTable(samples, self._fleet)
+        has_cap = (np.diff(samples.tokens) <= 0).all()
+        table = RankOrderTable(self._samples if has_cap else samples, self._fleet)
         return bisect_end(lambda end: table.is_feasible(end) or None, bound, self.makespan, True)[0]
 
     @property

@@ -232,7 +232,7 @@ def pack(
     lengths
         Tokens of each sample, ``[N]``, above 0; or of each of its parts, such as ``{"text": ..., "image": ...}``.
     ranks
-        Number of ranks; may be left out where ``speeds`` has one number for each.
+        Number of ranks, where ``speeds`` is left out.
     cap
         Most tokens of a micro-batch, with padding if padded: the memory of a rank. Of several parts, one number for
         their sum, or one for each of some parts. Without it a rank has one micro-batch, or ``micro_batches``.
@@ -250,8 +250,8 @@ def pack(
     padded
         Whether a micro-batch pays for every sample what its longest costs.
     barrier
-        Whether all ranks wait for each other between the phases that process the parts, in the order of ``lengths``,
-        such as a vision encoder and a language model. The step then takes the sum of each phase's longest time.
+        Whether all ranks wait for each other between the phases that process the parts, such as a vision encoder and a
+        language model. The step then takes the sum of each phase's longest time.
 
     Raises
     ------

@@ -39,25 +39,17 @@ class SplitStatus(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The batch sizes chosen for one iteration.
-
-    Parameters
-    ----------
-    sizes
-        Samples of each worker, ``[W]`` int64; they sum to the global batch.
-    seconds
-        Time each worker takes for them under the curves, with its ``comm``, ``[W]``, in seconds; 0 for a worker
-        without samples, which does not run.
-    makespan
-        The longest of these times, in seconds: how long the iteration takes.
-    status
-        What decides the makespan.
-    """
+    """The batch sizes chosen for one iteration."""
 
     sizes: Sizes
+    """Samples of each worker, ``[W]`` int64; they sum to the global batch."""
     seconds: Array
+    """Time each worker takes for them under the curves, with its ``comm``, ``[W]``, in seconds; 0 for a worker without
+    samples, which does not run."""
     makespan: float
+    """The longest of these times, in seconds: how long the iteration takes."""
     status: SplitStatus
+    """What decides the makespan."""
 
     @property
     def weights(self) -> Array:

@@ -20,8 +20,7 @@ class Optimizer(Protocol):
     def is_linear(self) -> bool:
         """Whether a step grows with its gradient, as with plain descent and momentum.
 
-        Then the learning rate follows the samples of a push. Elsewhere, as in Adam, its gradient does, so that the
-        means that the optimizer keeps count it by its samples.
+        The learning rate then follows the samples of a push; elsewhere, as in Adam, its gradient does.
         """
         ...
 

@@ -283,11 +283,10 @@ class MeanAggregation(Aggregation):
 class PacedAggregation(Aggregation):
     """Every push is an update, unless that would carry a step under way past the bound: then it is gathered. Ours.
 
-    A version is admitted only while no worker at a step would become staler than the bound. Until it has pushed, the
-    others go on without waiting, and what they push makes one update together (a sum: each push moves the parameters as
-    far as it would have alone, up to one push of each worker). Once the whole fleet could have pushed, the straggler's
-    step is given up, unless too much has been lost like that: then it is the samples, and not the worker, that take
-    long, and whoever drew them next would be given up as well.
+    Until the straggler has pushed, the others go on without waiting, and what they push makes one update together (a
+    sum: each push moves the parameters as far as it would have alone, up to one push of each worker). Once the whole
+    fleet could have pushed, the straggler's step is given up, unless too much has been lost like that: then it is the
+    samples that take long, and whoever drew them next would be given up as well.
     """
 
     def is_ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
@@ -313,21 +312,16 @@ class Scheme:
     aggregation
         How many pushes make an update; by default every push is one.
     gate
-        Rule for whether a worker waits before its next step; by default nobody does.
+        Whether a worker waits before its next step; by default nobody does.
     sizing
-        How many samples each worker takes; by default all take full batches.
+        How many samples each worker takes; by default a full batch.
     bound
-        Versions; a push that is staler is dropped and its samples go back. ``None`` is no bound.
+        Versions, 0 or more; a push that is staler is dropped and its samples go back. ``None`` is no bound, at which no
+        step can be given up.
     abandons_stale_steps
-        Whether a step that has passed the bound is given up at once, so that its samples are drawn again and the worker
-        may pull as soon as it asks, instead of when it pushes.
+        Whether a step that has passed the bound is given up at once, and its samples are drawn again.
     weights_by_samples
         Whether a push counts in proportion to its samples where pushes are summed. Means always weight by samples.
-
-    Raises
-    ------
-    ValueError
-        If the bound is below 0, or a step is to be given up at no bound.
     """
 
     name: str

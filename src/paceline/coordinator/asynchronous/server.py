@@ -169,8 +169,7 @@ class Verdict:
                 return f"{self.outcome.value.capitalize()} the push of {self.worker}: {self.reason}{back}"
 
 
-def applied_outcome(factor: float) -> Outcome:
-    """Return the outcome of a push that was applied."""
+def _applied_outcome(factor: float) -> Outcome:
     return Outcome.DAMPED if factor < 1 else Outcome.APPLIED
 
 
@@ -194,8 +193,7 @@ class Server:
     workers
         Names of the first workers; more may :meth:`join`.
     predictor
-        Forecasts the workers' speeds, so that staleness is known before the push; from now on the server's own.
-        ``None`` takes all workers for equally fast.
+        Forecasts the workers' speeds; from now on the server's own. ``None`` takes all workers for equally fast.
     copy
         ``False`` works in the array given, for optimizers that hold it too.
     min_batch
@@ -260,8 +258,6 @@ class Server:
         for worker in workers:
             self.join(worker)
 
-    # -- workers -------------------------------------------------------------------------------------------------
-
     def join(self, worker: str) -> None:
         """Register a worker; one that rejoins after it died starts again."""
         if worker in self.fleet.members:
@@ -278,8 +274,6 @@ class Server:
         del self.fleet.members[worker]
         self._size_planner.leave(worker)
         return self._apply_gathered()
-
-    # -- pull and push -------------------------------------------------------------------------------------------
 
     def pull(self, worker: str) -> Pulled | None:
         """Start a step; ``None`` where the worker has to wait, or no samples are left: ask again after any push.
@@ -313,18 +307,14 @@ class Server:
 
         Parameters
         ----------
-        worker
-            Who pushes.
-        stamp
-            What its pull was stamped with.
+        worker, stamp
+            Who pushes, and what its pull was stamped with.
         gradient
             The mean over the samples, ``[P]``; read before this returns and not kept.
         samples
             How many of the samples assigned it is the mean of, the first ones; the others go back. All by default.
-        seconds
-            The worker's own computing time; NaN if it is not known.
-        comm_seconds
-            What the step took besides, pull and push, in seconds.
+        seconds, comm_seconds
+            The worker's own computing time, NaN if it is not known, and what the step took besides, pull and push.
         now
             When the push came, on any clock; only DSSP reads it.
         """
@@ -362,8 +352,6 @@ class Server:
         """Return whether a step was given up, so that computing on is a waste: ask between micro-batches."""
         member = self.fleet.members.get(worker)
         return member is None or member.step is None or member.step.stamp != stamp
-
-    # -- what is known -------------------------------------------------------------------------------------------
 
     @property
     def parameters(self) -> Vector:
@@ -417,8 +405,6 @@ class Server:
             for worker, size, seen, expected in rows
         ]
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return parameters, version, optimizer and sampler, as arrays; steps under way count as given up.
 
@@ -467,7 +453,7 @@ class Server:
         worker_state.step = None
         self.sampler.return_samples(step.assigned[count:])
         given_up = self._apply_gathered()
-        outcome = Outcome.GATHERED if self.store.pushes else applied_outcome(factor)
+        outcome = Outcome.GATHERED if self.store.pushes else _applied_outcome(factor)
         return Verdict(
             worker_state.name, outcome, self.version, count, staleness, factor=factor, abandoned_workers=given_up
         )
@@ -531,7 +517,7 @@ class Server:
         self.fleet.version += 1
         for push in pushes:
             self.sampler.mark_applied(push.assigned)
-            outcome, samples = applied_outcome(push.factor), len(push.assigned)
+            outcome, samples = _applied_outcome(push.factor), len(push.assigned)
             self.ledger.record(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
         if not self.scheme.abandons_stale_steps or self.scheme.bound is None:
             return ()

@@ -71,13 +71,6 @@ class FederatedBalancer:
         A reported speed that differs from the mean of all clients by more than this factor is ignored; a slow one is
         accepted if the round trip by the server's clock was as long.
 
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
-    TypeError
-        If the predictor is not a predictor.
-
     Examples
     --------
     Two phones and a tablet; the tablet is three times as fast, but far from the network:
@@ -154,6 +147,8 @@ class FederatedBalancer:
     ) -> None:
         """Add clients, or update facts about known ones. A client that was not added joins when it is first asked.
 
+        A ValueError is raised if a client is named twice, or an array does not have one valid entry for each.
+
         Parameters
         ----------
         clients
@@ -164,12 +159,6 @@ class FederatedBalancer:
             Samples that each holds, ``[W]``; its batch is never larger, and its weight follows it.
         memory
             The largest batch that fits into each one's memory, ``[W]``, in samples.
-
-        Raises
-        ------
-        ValueError
-            If a client is named twice, an array does not have one entry for each, or data or memory are negative or
-            NaN.
         """
         names = [str(client) for client in clients]
         facts = {

@@ -23,7 +23,7 @@ class RoundReport:
     Parameters
     ----------
     clients
-        Ids of the clients that replied, in any order, none twice.
+        Ids of the clients that replied, in any order, none twice; a ValueError names an array of another length.
     samples
         Samples each processed in all its local steps, ``[W]``.
     seconds
@@ -40,11 +40,6 @@ class RoundReport:
         Which replies are errors and enter no aggregate, ``[W]`` of bool.
     waited
         For how long the server waited for those that did not reply, in seconds; NaN if it is not known.
-
-    Raises
-    ------
-    ValueError
-        If a client is listed twice, or an array does not have one entry for each.
 
     Examples
     --------
