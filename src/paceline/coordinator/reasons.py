@@ -137,8 +137,7 @@ def describe_memory_limits(workers: Sequence[str], at_limit: Mask) -> str:
 
 def describe_missing_reports(workers: Sequence[str], missing_reports: Sizes) -> str:
     """Return who has not reported for a while, and what their sizes follow instead."""
-    # Missing reports in a row from which on a worker is called silent: one or two may be late.
-    quiet = missing_reports >= 3
+    quiet = missing_reports >= 3  # one or two may be late
     if not quiet.any():
         return ""
     # Reports, not iterations: a running job may report several iterations at once.

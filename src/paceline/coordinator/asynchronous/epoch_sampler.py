@@ -40,8 +40,8 @@ def _join_batches(batches: Sequence[SampleBatch]) -> SampleBatch:
 class EpochSampler:
     """Shuffles the samples for each epoch and assigns them, returned ones first.
 
-    A new epoch is drawn as soon as the last one has been drawn, so that nobody waits at its end; what comes back
-    late still counts for the epoch that it was assigned in.
+    A new epoch begins as soon as the last one has been drawn, so that nobody waits at its end; what comes back late
+    still counts for the epoch that it was assigned in.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class EpochSampler:
         self._shuffle(0)
 
     def draw(self, num_samples: int, min_batch: int = 1) -> SampleBatch:
-        """Return up to ``num_samples`` samples; fewer, or none, only where a finite number of epochs has been drawn.
+        """Return ``num_samples`` samples; fewer, or none, only where all epochs have been drawn.
 
         Where fewer than ``min_batch`` would be left at the end, they are assigned too: nobody could use them alone.
         """

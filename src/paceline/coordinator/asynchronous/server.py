@@ -150,7 +150,7 @@ class Verdict:
 
     @property
     def why(self) -> str:
-        """Sentence that gives the outcome and its reason; made when it is asked for.
+        """Sentence that gives the outcome and its reason.
 
         >>> Verdict(worker="g1", outcome=Outcome.DAMPED, version=9, samples=8, staleness=4, factor=0.2).why
         'g1 was 4 versions stale: its 8 samples count 0.2 times'

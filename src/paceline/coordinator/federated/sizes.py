@@ -51,8 +51,7 @@ def choose_sizes(
     """Return size, reason, upper bound and caution of each client, ``[W]``, within limits as of `FederatedBalancer`.
 
     The sizes of those that are asked and balanced sum to ``batch`` for each of them, or to what their bounds allow if
-    that is less, and are the ones with which the last ends earliest: the exact solver, with communication as a time
-    besides.
+    that is less, and are the ones with which the last ends earliest.
     """
     bounds = np.stack(
         [
