@@ -12,25 +12,25 @@ ALONE = $(shell grep -rl "mark.alone" tests)
 .PHONY: help demo docs test quick test-flower soak random gpu check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
-help:  ## Say what each target does.
+help:  ## List all targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, then balance a real training here, and write a report.
+demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, balance a real training, and write a report.
 	@$(BIN)/paceline demo
 
 # Four files at a time, on two cores: tests that start processes wait for them. Of the examples that Hypothesis draws,
 # the same each time, three tenths; make soak draws all.
-test: .venv/installed  ## Everything that must pass: four files at a time, then those that need the machine alone.
+test: .venv/installed  ## All tests: four files at a time, then those that need the machine alone.
 	@PACELINE_EXAMPLES=0.3 $(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m "not alone and not soak"
 	@$(PYTEST) -m "alone and not soak" $(ALONE)
 
 # A tenth of the examples that Hypothesis draws. What takes over a second all the same is shown, to be marked slow.
-quick: .venv/installed  ## In a minute, while you work: without other processes, doctests and tests that are marked slow.
+quick: .venv/installed  ## The tests that take a minute: no other processes, no doctests, nothing marked slow.
 	@PACELINE_EXAMPLES=0.1 $(PYTEST) -n 2 --dist worksteal --durations=5 --durations-min=1 \
 	    -m "not processes and not slow and not alone and not soak" tests
 
 # Flower pins versions that others here cannot share, so it has an environment of its own.
-test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.
+test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in their own environment.
 	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/coordinator/test_federated_*.py tests/integrations/test_flower.py \
 	    tests/integrations/test_flower_live.py 'tests/test_random_kills.py::test_a_hundred_kills[federated]' \
 	    src/paceline/coordinator/federated src/paceline/integrations/flower
@@ -44,23 +44,23 @@ random: .venv-random/installed  ## The tests that start no process, in three ran
 	    -p no:cacheprovider --randomly-seed=$$seed -m "not processes and not alone and not soak" || exit 1; done
 
 # GPU_PYTHON names a Python whose torch finds the device, where .venv has the builds for processors alone.
-gpu: .venv/installed  ## Check everything on a CUDA device, in four minutes; without one, on a stand-in.
+gpu: .venv/installed  ## Check everything on a CUDA device, in four minutes; without one, with fake CUDA.
 	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py
 
-check: .venv/installed  ## Formatting, lint, the direction of imports, and types: what CI runs.
+check: .venv/installed  ## Formatting, lint, import rules and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
-format: .venv/installed  ## Format, and mend what can be mended.
+format: .venv/installed  ## Format, and fix lint errors automatically.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-pins: .venv/installed  ## Renew constraints*.txt: the newest versions that resolve together. Run make test with them.
+pins: .venv/installed  ## Update constraints*.txt to the newest versions that resolve together. Run make test afterwards.
 	@$(BIN)/python tests/renew_pins.py
 
-loops: .venv/installed  ## Renew the table of loops in docs/reference/loops.md from the tests.
+loops: .venv/installed  ## Update the table of loops in docs/reference/loops.md from the tests.
 	@PYTHONPATH=src $(BIN)/python tests/loops/renew.py
 
 # The site needs no .venv, and .venv not the site's packages.
@@ -68,7 +68,7 @@ docs: .venv-docs/installed  ## Build the documentation into build/site; any warn
 	@.venv-docs/bin/python docs/building/make_site.py
 
 # The built wheel, alone in an environment of its own, outside the checkout.
-wheel-test: .venv/installed  ## Build the wheel and test it in an environment of its own.
+wheel-test: .venv/installed  ## Build the wheel and test it in its own environment.
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(BIN)/python -m build --quiet --wheel --no-isolation --outdir "$$folder" .; \
 	$(PYTHON) -m venv "$$folder/venv"; \
@@ -103,5 +103,5 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	    --editable ".[dev]" pytest-randomly
 	@touch $@
 
-clean:  ## Remove what was built, installed and cached.
+clean:  ## Remove build outputs, environments and caches.
 	rm -rf .venv .venv-docs .venv-flower .venv-random demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -68,7 +68,10 @@ def paceline(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Forecast each training worker's speed and size its next batch, so that workers do not wait for each other."""
+    """Forecast each training worker's speed and size its next batch, so that workers do not wait for each other.
+
+    Start with [cyan]paceline record -- torchrun ... train.py[/], which needs no change to the script.
+    """
 
 
 Traces = Annotated[

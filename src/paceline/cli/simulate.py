@@ -122,4 +122,4 @@ def _next_commands(simulation: Simulation) -> list[str]:
     # worth a loader that knows the samples' costs
     if simulation.waiting.is_known and simulation.waiting.from_work >= 0.02:
         lines += ["", "Samples differ in cost: give the loader costs= too (docs/howto/work.md)."]
-    return [*lines, "", "paceline audit -- <your command> says beforehand whether the script stays exact."]
+    return [*lines, "", "paceline audit -- <your command> checks whether the script stays exact."]
