@@ -172,11 +172,7 @@ def _start_recording(model: Any, optimizer: Any = None) -> None:
 
 
 def describe_machine() -> dict[str, str]:
-    """Return processor, cores, kernel, versions and today's date.
-
-    >>> sorted(describe_machine())
-    ['cores', 'cpu', 'date', 'kernel', 'python', 'torch']
-    """
+    """Return processor, cores, kernel, versions and today's date."""
     described = Path("/proc/cpuinfo")
     model = re.search(r"^model name\s*: *(.*\S)", described.read_text() if described.exists() else "", re.MULTILINE)
     return {

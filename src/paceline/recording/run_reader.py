@@ -61,9 +61,8 @@ class PackedRecord(NamedTuple):
 class RunReader:
     """Reads the file of a run as it grows, synchronous or asynchronous as its first line says.
 
-    An incomplete last line is left for later. Any other line that cannot be read is skipped and counted: one cut short
-    where the process was killed and the run resumed, one that lacks a number, or one that does not match the fleet
-    named last.
+    An incomplete last line is left for later. Any other line that cannot be read is skipped and counted: one that is
+    cut short, lacks a number, or does not match the fleet of its header.
 
     Parameters
     ----------

@@ -64,13 +64,7 @@ class Sink:
 def summary(iteration: Iteration) -> dict[str, float]:
     """Return the numbers of the whole fleet that every dashboard shows; NaN where they are not known.
 
-    Returns
-    -------
-    dict
-        ``seconds``, those of the slowest worker; ``forecast_seconds``, their forecast; ``equal_seconds``, an estimate
-        of them with equal batches; ``gain``, the share of the time saved over that; ``waiting_share``;
-        ``waiting_from_workers`` and ``waiting_from_work``, its parts as ``paceline.datasets.waiting_time`` does;
-        ``forecast_error``, the mean relative error over the workers; ``wall_seconds``; ``overhead_seconds``.
+    ``METRIC_DESCRIPTIONS["paceline"]`` says what each means.
 
     Examples
     --------

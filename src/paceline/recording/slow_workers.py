@@ -34,10 +34,9 @@ def describe_slow_workers(paths: Iterable[str | Path]) -> str:
             f"without waits, and {1e3 * communication:.3g} ms of communication"
         )
     sentences = [
-        f"worker {workers[place]} is slow: an iteration takes it {1e3 * median_W[place]:.3g} ms without waits, and "
-        f"worker {workers[middle]} {1e3 * median_W[middle]:.3g} ms"
-        f"{_slow_phase_clause(paths, workers[place], workers[middle])}"
-        for place in slow[:3]
+        f"worker {workers[w]} is slow: an iteration takes it {1e3 * median_W[w]:.3g} ms without waits, and worker "
+        f"{workers[middle]} {1e3 * median_W[middle]:.3g} ms{_slow_phase_clause(paths, workers[w], workers[middle])}"
+        for w in slow[:3]
     ]
     if len(slow) > 3:
         sentences.append(f"{len(slow) - 3} further workers are slow")

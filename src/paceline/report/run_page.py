@@ -222,25 +222,21 @@ def _workers_by_slowness(run: Run) -> list[int]:
 
 def _waiting_section(run: Run, worker_order: list[int]) -> dict[str, Any]:
     windows = list(_chart_windows(run))
-    until = max(float(np.nansum(np.fmax.reduce(run.seconds[rows], axis=1))) for _, _, rows in windows)
+    until = max(float(np.nansum(run.makespan[rows])) for _, _, rows in windows)
+    axes: dict[str, Any] = {"highlighted": worker_order[:12], "end_seconds": until or None}
     charts = []
     for title, then, rows in windows:
         index = run.fleet_columns["index"][rows]
         about = f"Iterations {index[0]:.0f} to {index[-1]:.0f}. {then}"
-        charts.append(
-            gantt_block(
-                title, about, run.workers, run.seconds[rows], highlighted=worker_order[:12], end_seconds=until or None
-            )
-        )
+        charts.append(gantt_block(title, about, run.workers, run.seconds[rows], **axes))
     about = (
         "Each row is a worker, slow ones first. It computes, then waits for the slowest one; communication is left out."
     )
-    share = 100 * run.waiting_share
     waited = lines_block(
         "Waiting over the run",
         "Share of the workers' time, up to the slowest one's end, that was spent waiting.",
         run.fleet_columns["index"],
-        [ChartLine("waiting", share, 1)],
+        [ChartLine("waiting", 100 * run.waiting_share, 1)],
         unit="%",
     )
     return section("Who waited, and when", about, *charts, waited)
@@ -248,18 +244,15 @@ def _waiting_section(run: Run, worker_order: list[int]) -> dict[str, Any]:
 
 def _chart_windows(run: Run) -> Iterator[tuple[str, str, slice]]:
     """Yield the iterations before and after the change of sizes that was expected to gain most."""
-    gain_T = np.where(run.acted, np.nan_to_num(run.fleet_columns["gain"]), -1.0)
-    t = int(np.argmax(gain_T))
-    is_changed = run.acted.any() and t + 1 < len(run)
-    if not is_changed:
-        waits_T = np.nan_to_num(run.waiting_share)
-        t = int(np.argmax(np.convolve(waits_T, np.ones(WINDOW))[: len(waits_T)]))  # the last of those that waited most
-    window = slice(max(t - WINDOW + 1, 0), t + 1)
-    if is_changed:
-        yield "Before", "Then came the change of sizes that was expected to gain most.", window
+    t = int(np.argmax(np.where(run.acted, np.nan_to_num(run.fleet_columns["gain"]), -1.0)))
+    if run.acted.any() and t + 1 < len(run):
+        before = slice(max(t - WINDOW + 1, 0), t + 1)
+        yield "Before", "Then came the change of sizes that was expected to gain most.", before
         yield "After", "The time axis is the same.", slice(t + 1, t + 1 + WINDOW)
-    else:
-        yield "The iterations that waited most", "Sizes were not changed.", window
+        return
+    waits_T = np.nan_to_num(run.waiting_share)
+    t = int(np.argmax(np.convolve(waits_T, np.ones(WINDOW))[: len(waits_T)]))  # the last of those that waited most
+    yield "The iterations that waited most", "Sizes were not changed.", slice(max(t - WINDOW + 1, 0), t + 1)
 
 
 # -- times and forecasts -----------------------------------------------------------------------------------------

@@ -341,11 +341,9 @@ watch = Watch
 _callbacks: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 """Callbacks that torch's threads run when gradients are summed, and that must be gone before the interpreter is.
 
-A thread of gloo runs the callback and then lets go of it, for which it needs Python's lock. A process whose training
-ended just now may be closing its interpreter by then, which ends in a crash (:func:`paceline._runtime.wait_at_exit`).
-
-A process that forks in that moment, to start a loading process, has the same problem: the thread may hold the lock of
-CPython's list of threads, which nobody releases in the child.
+A thread of gloo needs Python's lock to let go of the callback. If the interpreter is closing by then, the process
+crashes (:func:`paceline._runtime.wait_at_exit`). If the process forks in that moment, to start a loading process, the
+thread may hold the lock of CPython's list of threads, which nobody releases in the child.
 """
 
 
