@@ -117,5 +117,5 @@ def test_slow_phase_is_the_one_that_differs(tmp_path, script):
     """And not the longest, which is as long on every worker."""
     script.write_text(PHASES)
     done = CliRunner().invoke(app, ["record", "--out", str(tmp_path / "out"), "--", *python(script)])
-    assert "worker 1 is slow: an iteration takes it 150 ms without waits, and worker 0 120 ms" in done.stderr
+    assert "worker 1 is slow: it takes 150 ms per iteration without waits, worker 0 takes 120 ms" in done.stderr
     assert "30 ms of the difference in the backward pass" in done.stderr

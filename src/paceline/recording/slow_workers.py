@@ -30,12 +30,13 @@ def describe_slow_workers(paths: Iterable[str | Path]) -> str:
     if not slow:
         communication = np.nanmedian(np.asarray(trace.comm_seconds))
         return (
-            f"no worker is slow: an iteration takes each {1e3 * median_W.min():.3g} to {1e3 * median_W.max():.3g} ms "
-            f"without waits, and {1e3 * communication:.3g} ms of communication"
+            f"no worker is slow: each takes {1e3 * median_W.min():.3g} to {1e3 * median_W.max():.3g} ms per iteration "
+            f"without waits, plus {1e3 * communication:.3g} ms of communication"
         )
     sentences = [
-        f"worker {workers[w]} is slow: an iteration takes it {1e3 * median_W[w]:.3g} ms without waits, and worker "
-        f"{workers[middle]} {1e3 * median_W[middle]:.3g} ms{_slow_phase_clause(paths, workers[w], workers[middle])}"
+        f"worker {workers[w]} is slow: it takes {1e3 * median_W[w]:.3g} ms per iteration without waits, worker "
+        f"{workers[middle]} takes {1e3 * median_W[middle]:.3g} ms"
+        f"{_slow_phase_clause(paths, workers[w], workers[middle])}"
         for w in slow[:3]
     ]
     if len(slow) > 3:
@@ -57,7 +58,8 @@ def _slow_phase_clause(paths: list[str | Path], worker: str, reference: str) -> 
         "backward_seconds": "the backward pass",
         "optimizer_seconds": "the optimizer's step",
     }
-    return f", {1e3 * beyond.max():.3g} ms of the difference in {phases.get(str(beyond.idxmax()), beyond.idxmax())}"
+    phase = phases.get(str(beyond.idxmax()), beyond.idxmax())
+    return f", with {1e3 * beyond.max():.3g} ms of the difference in {phase}"
 
 
 def _is_slower(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> bool:
