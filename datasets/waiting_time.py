@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
+from paceline._text import percent
 from paceline.datasets.trace import Trace
 
 MAX_WALL_SPREAD = 0.02
@@ -63,14 +64,14 @@ class Waiting:
             return ("How much workers wait is unknown: all have the same time in every iteration, waiting included.",)
         if not self.of:
             return ("How much workers wait is unknown: no two workers reported a time in the same iteration.",)
-        total = f"Workers wait {_format_percent(self.share)} of the computing time for the slowest one."
+        total = f"Workers wait {percent(self.share)} of the computing time for the slowest one."
         if not self.is_known:
             return (
                 total,
                 "How much of it comes from uneven samples is unknown: no work was recorded beside the times.",
             )
         part = "" if self.iterations == self.of else f", in {self.iterations} of {self.of} iterations"
-        workers, work = _format_percent(self.from_workers), _format_percent(self.from_work)
+        workers, work = percent(self.from_workers), percent(self.from_work)
         causes = (
             f"From uneven workers: with equal work, each at its own speed, they would wait {workers}{part}.",
             f"From uneven samples: with the recorded work, all at one speed, they would wait {work}{part}.",
@@ -168,7 +169,3 @@ def _waiting_share(seconds_TW: Array) -> float:
     """Return the share of the time that workers wait for the slowest one."""
     longest_T = np.nanmax(seconds_TW, axis=1)
     return float((longest_T - np.nanmean(seconds_TW, axis=1)).sum() / longest_T.sum())
-
-
-def _format_percent(share: float) -> str:
-    return f"{100 * share:.0f}%"

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask
 from paceline._curves import Curves
-from paceline._text import to_printable
+from paceline._text import percent, to_printable
 from paceline.coordinator.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.profiles import read_profiles
@@ -119,8 +119,8 @@ class Simulation:
             text = f"If all of it does: {percent(self.max_saving)} (90% interval: up to {percent(self.high)}). The log "
             text += "cannot show it, because no worker's batch size changes."
             return (f"{what}.", text, *more)
-        ends = f"{_format_percent(self.low)} to {percent(self.high)}"
-        what = f"Balancing would save {percent(self.saving)} of the time (90% interval: {ends})"
+        what = f"Balancing would save {percent(self.saving)} of the time "
+        what += f"(90% interval: {percent(self.low)} to {percent(self.high)})"
         if not self.pays:
             if self.high >= MIN_SAVING:
                 what += ", too little to be sure of"
@@ -152,9 +152,7 @@ class Simulation:
         return "\n".join(self.sentences)
 
 
-def simulate(
-    trace: Trace, *, global_batch: int | None = None, curves: Curves | None = None, noise: float = 0.05
-) -> Simulation:
+def simulate(trace: Trace, *, global_batch: int | None = None, noise: float = 0.05) -> Simulation:
     """Return what balancing would save on a recorded job, with an interval, and how much workers wait.
 
     Where batch sizes change in the log, as in a recording of ``paceline record --probe``, they tell how much of each
@@ -167,8 +165,6 @@ def simulate(
         The recorded job. With fewer than 20 iterations each worker is taken to keep its mean speed.
     global_batch
         Samples of an iteration over all workers; ``None`` takes the job's own, or 100 a worker where that is unknown.
-    curves
-        Batch time curves of the workers; the trace's speeds are then relative to them.
     noise
         Spread of speeds from one iteration to the next, for a trace of fewer than 20 iterations.
 
@@ -190,7 +186,7 @@ def simulate(
     """
     complete_T = np.asarray(np.isfinite(trace.speed).all(axis=1))
     _require_reports(trace, complete_T)
-    if curves is None and holds_wall_times(trace):
+    if holds_wall_times(trace):
         raise ValueError(
             "all workers have the same time in every iteration: these are wall times, which include waiting for each "
             "other and do not show who is slow; record busy time: paceline record -- "
@@ -198,16 +194,13 @@ def simulate(
         )
     of_step = trace.meta.get("global_batch", "")
     replayed_batch = int(of_step) if global_batch is None and of_step.isdecimal() else global_batch
-    if 0 < int(complete_T.sum()) < MIN_ITERATIONS:
-        found = _simulate_steady(trace, replayed_batch, curves, noise)
-        return _add_job_facts(found if curves is not None else _widen_to_all_shares(found), trace, replayed_batch)
-    work = None if trace.work is None else trace.work[complete_T]
-    comm = None if trace.comm_seconds is None else trace.comm_seconds[complete_T]
-    job = Trace(
-        trace.samples[complete_T], trace.seconds[complete_T], work=work, comm_seconds=comm, workers=trace.workers
-    )
-    limit = min(1000 + WARMUP_ITERATIONS, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
-    found = _simulate_recorded(job.select(slice(-limit, None)), replayed_batch, curves)
+    if complete_T.sum() < MIN_ITERATIONS:
+        found = _widen_to_all_shares(_simulate_steady(trace, replayed_batch, None, noise))
+    else:
+        comm = None if trace.comm_seconds is None else trace.comm_seconds[complete_T]
+        job = Trace(trace.samples[complete_T], trace.seconds[complete_T], comm_seconds=comm, workers=trace.workers)
+        limit = min(1000 + WARMUP_ITERATIONS, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
+        found = _simulate_recorded(job[-limit:], replayed_batch)
     return _add_job_facts(found, trace, replayed_batch)
 
 
@@ -262,13 +255,9 @@ def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, nois
             f"batch is {curves.limit[w]:.0f}: pass a smaller global batch"
         )
     one = np.ones((1, len(devices)))
-    found = simulate(Trace(one, one, workers=list(devices)), global_batch=global_batch, curves=curves, noise=noise)
-    return replace(found, waiting=Waiting())
-
-
-def percent(share: float) -> str:
-    """Return a share as people read it."""
-    return f"{_format_percent(share)}%"
+    trace = Trace(one, one, workers=list(devices))
+    _require_reports(trace, np.array([True]))
+    return replace(_simulate_steady(trace, global_batch, curves, noise), job_batch=global_batch)
 
 
 def _require_reports(trace: Trace, complete_T: Mask) -> None:
@@ -282,8 +271,7 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
     # a replay of 20 iterations of so many workers takes some seconds
     if workers > 20_000:
         raise ValueError(
-            f"simulate replays at most 20,000 workers, and the job has {workers:,}: "
-            "select some with trace.select(workers=...)"
+            f"simulate replays at most 20,000 workers, and the job has {workers:,}: take trace.select(workers=...)"
         )
     if not complete_T.any():
         missing_W = np.isnan(trace.speed).sum(axis=0)
@@ -345,15 +333,14 @@ def _simulate_steady(trace: Trace, global_batch: int | None, curves: Curves | No
     return replace(_widen_to_runs(runs), assumptions=(assumption,))
 
 
-def _simulate_recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Simulation:
+def _simulate_recorded(job: Trace, global_batch: int | None) -> Simulation:
     """Replay a job, with all that its batches of several sizes tell of fixed parts."""
     paused_TW = find_pauses(job.seconds)
     busy_TW = job.seconds - paused_TW
     share = fit_fixed_share(job.samples, busy_TW)
-    if curves is not None or not share.is_known:
-        job = replace(job, seconds=busy_TW)
-        found = _subtract_overhead(_replay_job(job, global_batch, curves, paused_TW=paused_TW), busy_TW + paused_TW)
-        return found if curves is not None else _widen_to_all_shares(found)
+    if not share.is_known:
+        found = _replay_job(replace(job, seconds=busy_TW), global_batch, None, paused_TW=paused_TW)
+        return _widen_to_all_shares(_subtract_overhead(found, job.seconds))
     recorded_TW = np.broadcast_to(share.samples, busy_TW.shape)
     seconds_W = np.median(busy_TW / share.at(job.samples, share.value), axis=0)  # of each worker's own batch
     slow_W = seconds_W > np.median(seconds_W)
@@ -467,10 +454,6 @@ def _saving_interval(equal_T: Array, balanced_T: Array) -> tuple[float, float]:
     # a replay leaves out some 1%: rounding, the hooks' time, sizes that are not moved
     reach = float(np.hypot(t.isf((1 - 0.90) / 2, degrees) * both, 0.01))
     return 1.0 - ratio - reach, 1.0 - ratio + reach
-
-
-def _format_percent(share: float) -> str:
-    return f"{round(100 * share, 1) + 0.0:.1f}"  # the sum takes the sign off -0.0
 
 
 def _worker_label(worker: str) -> str:

@@ -16,7 +16,7 @@ def percent(share: float) -> str:
     ('1.2%', '3%', '62%')
     """
     value = 100 * share
-    return f"{value:.1f}".removesuffix(".0") + "%" if abs(value) < 9.95 else f"{value:.0f}%"
+    return f"{value:z.1f}".removesuffix(".0") + "%" if abs(value) < 9.95 else f"{value:.0f}%"
 
 
 def duration(seconds: float) -> str:
