@@ -215,9 +215,7 @@ class ColumnMapping:
         if self.values not in (None, "seconds", "rate", "usage"):
             raise ValueError(f"values must be one of ['seconds', 'rate', 'usage'], got {self.values!r}")
         if self.values is None and self.workers is not None:
-            raise ValueError(
-                "workers= names columns of a table with one for each worker: set values= to what these hold"
-            )
+            raise ValueError("workers= names the columns of a table with one a worker: set values= to what these hold")
         if self.period is not None and not (np.isfinite(self.period) and self.period > 0):
             raise ValueError(f"period must be a positive number of seconds, got {self.period}")
         if self.rate is not None and (self.values or {"samples", "seconds"} & set(self.columns)):
@@ -258,10 +256,8 @@ class ColumnMapping:
         if self.period is not None:
             table = self._average_periods(table, self.period, row_counts)
         if missing := [name for name in REQUIRED_COLUMNS if name not in table]:
-            raise ValueError(
-                f"columns {missing} are missing; a trace needs {list(REQUIRED_COLUMNS)}, got {names}"
-                f"{option_advice(names)}"
-            )
+            advice = option_advice(names)
+            raise ValueError(f"columns {missing} are missing; a trace needs them, and the table has {names}{advice}")
         return table
 
     def _to_long(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -276,8 +272,7 @@ class ColumnMapping:
         lacking = [name for name in workers if name not in others]
         if lacking or not workers:
             raise ValueError(
-                f"the table must have a column of numbers for each worker, but lacks {lacking or 'any'}: set workers= "
-                f"to some of its columns, {others}"
+                f"must have a column of numbers for each worker, but lacks {lacking or 'any'}: set workers= to {others}"
             )
         if self.columns.get("iteration", "iteration") not in table and self.period is None:
             table = table.assign(iteration=np.arange(len(table)))
@@ -288,16 +283,12 @@ class ColumnMapping:
     def _average_periods(self, table: pd.DataFrame, period: float, row_counts: RowCounts) -> pd.DataFrame:
         """Return the table with iterations of a period each; rows of a worker within one are averaged."""
         if "start" not in table or "iteration" in table:
-            raise ValueError(
-                "period= numbers the iterations itself, by a column of times: pass start=, and leave out iteration="
-            )
+            raise ValueError("period= numbers iterations by a column of times: pass start=, and leave out iteration=")
         # refuses times after 2100, by the rows of the file
         convert_to_seconds(table[["start"]], start_unit=self.start_unit)
         time_N = table["start"].to_numpy(dtype=np.float64) * unit_seconds(self.start_unit)
-        table, time_N = (
-            row_counts.keep_rows(table, np.isfinite(time_N), "rows without a time"),
-            time_N[np.isfinite(time_N)],
-        )
+        known_N = np.isfinite(time_N)
+        table, time_N = row_counts.keep_rows(table, known_N, "rows without a time"), time_N[known_N]
         if not len(table):
             raise ValueError("column 'start' has no time in any row: set start= to the column of times")
         # A clock that is a thousandth of a period late stays in its own.

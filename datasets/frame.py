@@ -70,8 +70,7 @@ def rename_columns(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> p
         raise ValueError(f"columns {lacking} are missing; the table has {list(frame.columns)}")
     if twice := [name for name, column in columns.items() if name in frame.columns and column != name]:
         raise ValueError(
-            f"columns {twice} exist already and would be replaced by those that columns= names: drop them, or leave "
-            "them out of columns="
+            f"columns {twice} exist already and would be replaced: drop them, or leave them out of columns="
         )
     numbers = {name: float(value) for name, value in columns.items() if not isinstance(value, str)}
     return frame.rename(columns={column: name for name, column in named.items()}).assign(**numbers)
@@ -94,9 +93,7 @@ def convert_to_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "
             raise ValueError(f"column {name!r} must hold numbers or durations, got dates ({column.dtype})")
         if span and name in ("worker", "iteration", "samples", "start"):
             wanted = "names" if name == "worker" else "numbers"
-            raise ValueError(
-                f"column {name!r} must hold {wanted}, got durations ({column.dtype}): is it another column?"
-            )
+            raise ValueError(f"column {name!r} must hold {wanted}, got durations ({column.dtype}): is it another one?")
         if moment:
             found[name] = (pd.to_datetime(column, utc=True) - datetime(1970, 1, 1, tzinfo=UTC)).dt.total_seconds()
         elif span:

@@ -103,14 +103,12 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
         raise FileNotFoundError(f"there is no file {path}")
     with path.open("rb") as stored:
         compressed = stored.peek().startswith(b"\x1f\x8b")
-        file = io.BufferedReader(GzipReader(path, stored), HEAD_BYTES) if compressed else stored
+        file = io.BufferedReader(_GzipReader(path, stored), HEAD_BYTES) if compressed else stored
         try:
             _reject_unreadable(path, file.peek())
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(
-                f"{path}: the compressed file is truncated or damaged ({error}): copy or compress it again"
-            ) from error
+            raise ValueError(f"{path}: the compressed file is truncated or damaged ({error}): copy it again") from error
 
 
 def is_json(text: str) -> bool:
@@ -134,8 +132,7 @@ def read_json(path: Path, limit: int, advice: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{path} is not a complete JSON file: it is damaged or truncated at line {error.lineno}, column "
-            f"{error.colno}"
+            f"{path} is not a complete JSON file: it is damaged at line {error.lineno}, column {error.colno}"
         ) from None
     except (ValueError, RecursionError):
         raise ValueError(f"{path} is not a complete JSON file: it is not UTF-8 text, or nested too deeply") from None
@@ -156,6 +153,14 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise ValueError(f"{path}: line {number} must be UTF-8 text, but is not: {error}") from error
 
 
+def counted_lines(path: Path, row_counts: RowCounts) -> Iterator[tuple[int, str]]:
+    """Yield each line that is not blank with its number, and count it as read."""
+    for number, line in numbered_lines(path):
+        if line.strip():
+            row_counts.count_read(1)
+            yield number, line
+
+
 def _reject_unreadable(path: Path, head: bytes) -> None:
     if not head:
         raise ValueError(f"{path} is empty")
@@ -170,8 +175,7 @@ def _reject_unreadable(path: Path, head: bytes) -> None:
     )
     if re.match(pickled, head) or path.suffix in (".pkl", ".pickle"):
         raise ValueError(
-            f"{path} is a pickle file, which can execute arbitrary code when loaded, so it was not opened: export it "
-            "as JSON or CSV"
+            f"{path} is a pickle file, which can run code when loaded, so it was not opened: export JSON or CSV"
         )
     binary = {b"PK\3\4": "a zip archive", b"\x93NUMPY": "a numpy array", b"\x89HDF": "an HDF5 file", b"BZh": "bzip2"}
     for magic, name in binary.items():
@@ -179,7 +183,7 @@ def _reject_unreadable(path: Path, head: bytes) -> None:
             raise ValueError(f"{path} is {name}, which no format can be read from: unpack it, or export it as CSV")
 
 
-class GzipReader(io.RawIOBase):
+class _GzipReader(io.RawIOBase):
     """The content of a gzip file, up to a largest size."""
 
     def __init__(self, path: Path, compressed: BinaryIO) -> None:
@@ -189,11 +193,9 @@ class GzipReader(io.RawIOBase):
         self._grown = 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill the buffer, and return the number of bytes read."""
         data = self._file.read(len(buffer))
         self._grown += len(data)
         if self._grown > self._limit:

@@ -67,9 +67,7 @@ def read(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     names = about.get("workers", [])
     names_fit = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not isinstance(about.get("meta", {}), dict) or not names_fit:
-        raise ValueError(
-            "the file's paceline metadata must hold meta, an object, and workers, a list: write the trace again"
-        )
+        raise ValueError("the file's paceline metadata must hold meta, an object, and workers, a list: write it again")
     return frame, about
 
 

@@ -12,6 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from paceline.datasets.formats import (
     training_logs,
 )
 from paceline.datasets.frame import REQUIRED_COLUMNS
-from paceline.datasets.io import detect_delimiter, parse_header, read_head
+from paceline.datasets.io import RowCounts, detect_delimiter, parse_header, read_head
 from paceline.datasets.ranks import rank_in_path, strip_ranks
 from paceline.datasets.trace import Trace
 
@@ -118,8 +119,13 @@ def read_job(format: Format, files: Sequence[Path], **options: Any) -> Iterator[
     if unknown := sorted(set(options) - set(accepted)):
         raise ValueError(f"unknown options {unknown} for format {format.name!r}; it accepts {accepted}")
     try:
-        for trace in format.read(files, **options):
+        row_counts = RowCounts()
+        of_one_file = format.job is None and not format.per_rank
+        read = partial(format.read, files[0], row_counts) if of_one_file else partial(format.read, files)
+        for trace in read(**options):
             meta = dict(trace.meta)
+            if of_one_file:
+                meta = {"job": files[0].name.split(".")[0], **meta, **row_counts.to_meta()}
             if format.tested_on != NATIVE_FORMAT:
                 meta = {"format": format.name, "reader_seen": format.tested_on, **meta}
             if sentence := stuck_covariates_note(trace):
@@ -190,7 +196,7 @@ def iter_jobs(
         if name in (None, chosen.name):
             local = file.relative_to(path)
             one_rank = chosen.per_rank and rank_in_path(local)
-            job = ("", strip_ranks(local)) if one_rank else (str(local.parent), chosen.job(file))
+            job = ("", strip_ranks(local)) if one_rank else (str(local.parent), (chosen.job or str)(file))
             jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
         wanted = "a recognized format" if name is None else f"the format {name}"

@@ -307,9 +307,7 @@ def _validate_panel(name: str, values: ArrayLike, shape: tuple[int, ...] | None 
     if panel.ndim != 2:
         raise ValueError(f"{name} must have the shape [iterations, workers], got {panel.shape}")
     if 0 in panel.shape:
-        raise ValueError(
-            f"{name} must have at least one iteration and one worker, got shape {panel.shape} ([iterations, workers])"
-        )
+        raise ValueError(f"{name} must have at least one iteration and one worker, got shape {panel.shape}")
     if shape is not None and panel.shape != shape:
         raise ValueError(f"{name} must have the shape of seconds {shape}, got {panel.shape}")
     if name != "start" and (bad := (panel < 0) | (panel > MAX_VALUE)).any():
@@ -330,9 +328,7 @@ def _validate_covariates(values: ArrayLike | None, shape: tuple[int, ...], names
     panel = values if _is_read_only(values) else np.array(values, dtype=np.float64)
     expected = (*shape, len(names))
     if panel.shape != expected:
-        raise ValueError(
-            f"covariates must have the shape [iterations, workers, covariates] {expected}, got {panel.shape}"
-        )
+        raise ValueError(f"covariates must have the shape [iterations, workers, names] {expected}, got {panel.shape}")
     infinite = np.isinf(panel)
     panel = np.where(infinite, np.nan, panel) if infinite.any() else panel
     panel.setflags(write=False)

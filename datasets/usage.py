@@ -68,8 +68,7 @@ def speed_from_usage(
         raise ValueError(f"trace {trace.name!r} has no covariate {covariate!r}; it has {list(trace.covariate_names)}")
     if not 0 < minimum <= needed <= capacity < np.inf:
         raise ValueError(
-            f"minimum, needed and capacity must be finite, above 0 and in ascending order, got {minimum}, {needed} and "
-            f"{capacity}"
+            f"minimum, needed and capacity must be above 0 and in ascending order, got {minimum}, {needed}, {capacity}"
         )
     usage_TW = trace.covariates[:, :, list(trace.covariate_names).index(covariate)]
     speed_TW = 100.0 * np.minimum(1.0, np.maximum(capacity - usage_TW, minimum) / needed)

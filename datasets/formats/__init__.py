@@ -13,11 +13,11 @@ from paceline.datasets.trace import Trace
 class Format:
     """One readable format.
 
-    ``read`` yields the traces of the files of one job; its parameters after ``paths`` are the format's options, by
-    keyword. ``matches`` tells a file by its path and its first 64 kB of text. ``provides`` is ``"speed"`` if iterations
-    or rates were measured. ``tested_on`` is what it was tried on: ``"real files of NAME"``, or :data:`NATIVE_FORMAT`,
-    :data:`QUOTED_FILES` or :data:`SYNTHETIC_FILES`. Files of one folder and one ``job`` are read together;
-    ``per_rank`` ones may be a rank's each.
+    ``read(path, row_counts)`` yields the traces of a file, without their counts of rows. Where a job may have several
+    files, those of one folder and one ``job``, or of one rank each (``per_rank``), ``read(paths)`` yields the traces of
+    a job. Further parameters, by keyword, are the format's options. ``matches`` tells a file by its path and its first
+    64 kB of text. ``provides`` is ``"speed"`` if iterations or rates were measured. ``tested_on`` is what it was tried
+    on: ``"real files of NAME"``, or :data:`NATIVE_FORMAT`, :data:`QUOTED_FILES` or :data:`SYNTHETIC_FILES`.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Format:
     read: Callable[..., Iterator[Trace]]
     matches: Callable[[Path, str], bool]
     tested_on: str
-    job: Callable[[Path], str] = str
+    job: Callable[[Path], str] | None = None
     per_rank: bool = False
 
 

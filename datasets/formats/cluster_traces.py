@@ -100,6 +100,7 @@ def _alibaba_format(table: str, id_columns: Sequence[str], covariates: dict[str,
         provides="usage",
         tested_on=SYNTHETIC_FILES,
         read=partial(_read_usage, partial(_iter_alibaba_rows, id_columns), description),
+        job=str,
         matches=lambda path, head: (
             (first := parse_header(head)) == names or (path.name.startswith(table) and len(first) == len(names))
         ),
@@ -109,37 +110,34 @@ def _alibaba_format(table: str, id_columns: Sequence[str], covariates: dict[str,
 # --- Mini-batch times of production training jobs: ``mini-batch-time`` of Alibaba's GPU trace of 2020.
 
 
-def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
+def read_pai_minibatch(path: Path, row_counts: RowCounts) -> Iterator[Trace]:
     """Yield one trace per job: one mini-batch is one sample, and its time is in thousandths of the job's longest."""
-    for path in paths:
-        row_counts = RowCounts()
-        table = read_csv_frame(path, dict.fromkeys(("worker", "time", "batch_time_norm"), NUMBER), row_counts)
-        complete = table[["worker", "time"]].notna().all(axis=1)
-        table = row_counts.keep_rows(table, complete, "rows without worker or time")
-        run_N = number_row_runs(table["worker"].to_numpy(), table["time"].to_numpy())
-        row_counts.count_restarts(run_N.max(initial=0))
-        if run_N.any():  # times of a restarted job go on after its first run
-            table = table.assign(time=continue_steps(table["time"].to_numpy(), run_N))
-        first = ~table.duplicated(["worker", "time"])
-        table = row_counts.keep_rows(table, first, "repeated rows of a worker and time, of which the first counts")
-        if table.empty:
-            raise ValueError(f"{path} has no row with a worker and a time: check that it is the file of this format")
-        require_dense(len(table), table["time"].nunique(), table["worker"].nunique())
-        seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
-        bad_TW = seconds_TW.to_numpy() <= 0
-        row_counts.drop_cells("mini-batch times that are not positive", bad_TW.sum())
-        yield Trace(
-            samples=np.where(np.isnan(seconds_TW) | bad_TW, np.nan, 1.0),
-            seconds=np.where(bad_TW, np.nan, seconds_TW / 1000.0),
-            workers=[f"{worker:g}" for worker in seconds_TW.columns],
-            meta={
-                "source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/mini-batch-time",
-                "licence": "CC BY 4.0",
-                "job": f"pai-{path.name.split('.')[0].removesuffix('_norm')}",
-                "units": "samples: mini-batches; seconds: thousandths of the job's longest / 1000 (the unit is lost)",
-                **row_counts.to_meta(),
-            },
-        )
+    table = read_csv_frame(path, dict.fromkeys(("worker", "time", "batch_time_norm"), NUMBER), row_counts)
+    complete = table[["worker", "time"]].notna().all(axis=1)
+    table = row_counts.keep_rows(table, complete, "rows without worker or time")
+    run_N = number_row_runs(table["worker"].to_numpy(), table["time"].to_numpy())
+    row_counts.count_restarts(run_N.max(initial=0))
+    if run_N.any():  # times of a restarted job go on after its first run
+        table = table.assign(time=continue_steps(table["time"].to_numpy(), run_N))
+    first = ~table.duplicated(["worker", "time"])
+    table = row_counts.keep_rows(table, first, "repeated rows of a worker and time, of which the first counts")
+    if table.empty:
+        raise ValueError(f"{path} has no row with a worker and a time: check that it is the file of this format")
+    require_dense(len(table), table["time"].nunique(), table["worker"].nunique())
+    seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
+    bad_TW = seconds_TW.to_numpy() <= 0
+    row_counts.drop_cells("mini-batch times that are not positive", bad_TW.sum())
+    yield Trace(
+        samples=np.where(np.isnan(seconds_TW) | bad_TW, np.nan, 1.0),
+        seconds=np.where(bad_TW, np.nan, seconds_TW / 1000.0),
+        workers=[f"{worker:g}" for worker in seconds_TW.columns],
+        meta={
+            "source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/mini-batch-time",
+            "licence": "CC BY 4.0",
+            "job": f"pai-{path.name.split('.')[0].removesuffix('_norm')}",
+            "units": "samples: mini-batches; seconds: thousandths of the job's longest / 1000 (the unit is lost)",
+        },
+    )
 
 
 # --- Usage of task instances: Google's cluster trace of 2019 (version 3).
@@ -200,54 +198,49 @@ def _look_up(record: dict[str, Any], name: str) -> Any:
 # --- Speed of long-lived virtual machines over months: the Azure VM Noise Dataset 2024.
 
 
-def read_azure_noise(paths: Sequence[Path]) -> Iterator[Trace]:
+def read_azure_noise(path: Path, row_counts: RowCounts) -> Iterator[Trace]:
     """Yield one trace for each virtual machine: row k is its k-th measurement, at irregular times (``start``).
 
     Machines with a single measurement are left out, with a warning.
     """
-    for path in paths:
-        row_counts = RowCounts()
-        table = read_csv_frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, row_counts)
-        table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
-        table = row_counts.keep_rows(table, table["value"] > 0, "values that are not positive")
-        complete = table[["VM_id", "start"]].notna().all(axis=1)
-        table = row_counts.keep_rows(table, complete, "rows without a machine or a time")
-        table = table.sort_values("start", kind="stable")
-        first = ~table.duplicated(["VM_id", "start"])
-        table = row_counts.keep_rows(table, first, "repeated rows of a machine and time, of which the first counts")
-        if not len(table):
-            raise ValueError(
-                f"{path} has no row with a machine and a positive value: check that it is the file of this format"
-            )
-        single = ~table["VM_id"].duplicated(keep=False)
-        if single.any():
-            machines = table["VM_id"].nunique()
-            warnings.warn(
-                f"{path}: {single.sum():,} of {machines:,} machines are left out, as they have only one measurement",
-                stacklevel=2,
-            )
-            row_counts.drop_rows("rows of machines with a single measurement", single.sum())
-        job, unit = benchmark_and_unit(path)
-        # a unit of time, of which less is faster; others, for which there are no seconds, are rates
-        scale = SECONDS_PER_UNIT.get(unit.lower().removesuffix(" per event").removesuffix("/event").strip())
-        for machine, rows in table[~single].groupby("VM_id"):
-            value_T = rows[["value"]].to_numpy()
-            one_T = np.ones_like(value_T)
-            yield Trace(
-                samples=value_T if scale is None else one_T,
-                seconds=one_T if scale is None else value_T * scale,
-                start=rows[["start"]].to_numpy(),
-                workers=[f"vm {machine}"],
-                meta={
-                    "source": "github.com/Azure/AzurePublicDataset, vm-noise-data",
-                    "licence": "CC BY 4.0",
-                    "job": f"{job}-vm{machine}",
-                    "units": f"samples: {unit} in one second"
-                    if scale is None
-                    else f"samples: events; seconds: from {unit}",
-                    **row_counts.to_meta(),
-                },
-            )
+    table = read_csv_frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, row_counts)
+    table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
+    table = row_counts.keep_rows(table, table["value"] > 0, "values that are not positive")
+    complete = table[["VM_id", "start"]].notna().all(axis=1)
+    table = row_counts.keep_rows(table, complete, "rows without a machine or a time")
+    table = table.sort_values("start", kind="stable")
+    first = ~table.duplicated(["VM_id", "start"])
+    table = row_counts.keep_rows(table, first, "repeated rows of a machine and time, of which the first counts")
+    if not len(table):
+        raise ValueError(f"{path} has no row with a machine and a positive value: is it a file of this format?")
+    single = ~table["VM_id"].duplicated(keep=False)
+    if single.any():
+        machines = table["VM_id"].nunique()
+        warnings.warn(
+            f"{path}: {single.sum():,} of {machines:,} machines are left out, as they have only one measurement",
+            stacklevel=2,
+        )
+        row_counts.drop_rows("rows of machines with a single measurement", single.sum())
+    job, unit = benchmark_and_unit(path)
+    # a unit of time, of which less is faster; others, for which there are no seconds, are rates
+    scale = SECONDS_PER_UNIT.get(unit.lower().removesuffix(" per event").removesuffix("/event").strip())
+    for machine, rows in table[~single].groupby("VM_id"):
+        value_T = rows[["value"]].to_numpy()
+        one_T = np.ones_like(value_T)
+        yield Trace(
+            samples=value_T if scale is None else one_T,
+            seconds=one_T if scale is None else value_T * scale,
+            start=rows[["start"]].to_numpy(),
+            workers=[f"vm {machine}"],
+            meta={
+                "source": "github.com/Azure/AzurePublicDataset, vm-noise-data",
+                "licence": "CC BY 4.0",
+                "job": f"{job}-vm{machine}",
+                "units": f"samples: {unit} in one second"
+                if scale is None
+                else f"samples: events; seconds: from {unit}",
+            },
+        )
 
 
 def benchmark_and_unit(path: Path) -> tuple[str, str]:
@@ -272,40 +265,37 @@ def benchmark_and_unit(path: Path) -> tuple[str, str]:
 BYTEDANCE_COLUMNS = ("rank", "stage", "step", "optype", "duration", "seq_id")
 
 
-def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Iterator[Trace]:
+def read_bytedance(path: Path, row_counts: RowCounts, *, micro_batches: bool = False) -> Iterator[Trace]:
     """Yield one trace per pipeline stage and window of steps, because stages do different work.
 
     An iteration is a step with the time of all its computing; with ``micro_batches`` it is one forward micro-batch.
     """
-    for path in paths:
-        row_counts = RowCounts()
-        for stage, rows in _read_operations(path, row_counts).groupby("stage"):
-            steps = np.sort(rows["step"].unique())
-            # recorded steps come in windows, with gaps of more than 100 steps between them
-            window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > 100), strict=True))
-            for window, (_, part) in enumerate(rows.groupby(rows["step"].map(window_of))):
-                in_window = sorted(part["step"].unique())
-                if micro_batches:
-                    part = part[part["optype"].astype(str) == "forward-compute"]
-                    part = part.assign(order=part.groupby(["rank", "step"]).cumcount())
-                    seconds = part.pivot_table(index=["step", "order"], columns="rank", values="duration")
-                else:
-                    seconds = part.pivot_table(index="step", columns="rank", values="duration", aggfunc="sum")
-                seconds_TW = seconds.to_numpy(dtype=np.float64)
-                job = path.name.split(".")[0].removeprefix("trace-")
-                yield Trace(
-                    samples=np.where(np.isnan(seconds_TW), np.nan, 1.0),
-                    seconds=seconds_TW,
-                    workers=[f"rank {rank}" for rank in seconds.columns],
-                    meta={
-                        "source": "github.com/ByteDance-Seed/StragglerAnalysis",
-                        "licence": "Apache-2.0",
-                        "job": f"bytedance-{job}-stage{int(str(stage))}-window{window}",
-                        "units": "samples: one step or micro-batch; seconds: its forward and backward computing",
-                        "steps": f"{len(in_window)} recorded of {in_window[0]} to {in_window[-1]}",
-                        **row_counts.to_meta(),
-                    },
-                )
+    for stage, rows in _read_operations(path, row_counts).groupby("stage"):
+        steps = np.sort(rows["step"].unique())
+        # recorded steps come in windows, with gaps of more than 100 steps between them
+        window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > 100), strict=True))
+        for window, (_, part) in enumerate(rows.groupby(rows["step"].map(window_of))):
+            in_window = sorted(part["step"].unique())
+            if micro_batches:
+                part = part[part["optype"].astype(str) == "forward-compute"]
+                part = part.assign(order=part.groupby(["rank", "step"]).cumcount())
+                seconds = part.pivot_table(index=["step", "order"], columns="rank", values="duration")
+            else:
+                seconds = part.pivot_table(index="step", columns="rank", values="duration", aggfunc="sum")
+            seconds_TW = seconds.to_numpy(dtype=np.float64)
+            job = path.name.split(".")[0].removeprefix("trace-")
+            yield Trace(
+                samples=np.where(np.isnan(seconds_TW), np.nan, 1.0),
+                seconds=seconds_TW,
+                workers=[f"rank {rank}" for rank in seconds.columns],
+                meta={
+                    "source": "github.com/ByteDance-Seed/StragglerAnalysis",
+                    "licence": "Apache-2.0",
+                    "job": f"bytedance-{job}-stage{int(str(stage))}-window{window}",
+                    "units": "samples: one step or micro-batch; seconds: its forward and backward computing",
+                    "steps": f"{len(in_window)} recorded of {in_window[0]} to {in_window[-1]}",
+                },
+            )
 
 
 def _read_operations(path: Path, row_counts: RowCounts) -> pd.DataFrame:

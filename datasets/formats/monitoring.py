@@ -38,29 +38,25 @@ if TYPE_CHECKING:
 NumberedRow = tuple[int, list[str]]
 
 
-def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
+def read_dstat(path: Path, row_counts: RowCounts) -> Iterator[Trace]:
     """Yield the usage of a machine every second, without the first row, which is the mean since boot."""
-    for path in paths:
-        row_counts = RowCounts()
-        names, units, rows, began = _parse_dstat(path, row_counts)
-        values_ND = np.delete(_parse_numbers(path, names, rows), began, axis=0)
-        row_counts.drop_rows("first row, the mean since the machine booted", len(began))
-        row_counts.count_restarts(len(began) - 1)
-        if not len(values_ND):
-            raise ValueError(f"{path} has no row besides the first, which is the mean since boot: record for longer")
-        none_T = np.full((len(values_ND), 1), np.nan)
-        yield Trace(
-            samples=none_T,
-            seconds=none_T,
-            covariates=values_ND[:, None, :],
-            covariate_names=names,
-            meta={
-                "job": path.name.split(".")[0],
-                "units": "; ".join(f"{name}: {unit}" for name, unit in zip(names, units, strict=True)),
-                "period_seconds": "1",
-                **row_counts.to_meta(),
-            },
-        )
+    names, units, rows, began = _parse_dstat(path, row_counts)
+    values_ND = np.delete(_parse_numbers(path, names, rows), began, axis=0)
+    row_counts.drop_rows("first row, the mean since the machine booted", len(began))
+    row_counts.count_restarts(len(began) - 1)
+    if not len(values_ND):
+        raise ValueError(f"{path} has no row besides the first, which is the mean since boot: record for longer")
+    none_T = np.full((len(values_ND), 1), np.nan)
+    yield Trace(
+        samples=none_T,
+        seconds=none_T,
+        covariates=values_ND[:, None, :],
+        covariate_names=names,
+        meta={
+            "units": "; ".join(f"{name}: {unit}" for name, unit in zip(names, units, strict=True)),
+            "period_seconds": "1",
+        },
+    )
 
 
 def _parse_dstat(path: Path, row_counts: RowCounts) -> tuple[list[str], list[str], list[NumberedRow], list[int]]:
@@ -82,13 +78,13 @@ def _parse_dstat(path: Path, row_counts: RowCounts) -> tuple[list[str], list[str
             # the names of the columns are in one of the first lines
             if not names and line > 10:
                 raise ValueError(
-                    f"{path} has no line of column names (usr, sys, ...) among its first 10: export with dstat --output"
+                    f"{path} has no line of column names (usr, sys, ...) in its first 10: use dstat --output"
                 )
             if {"usr", "sys"} <= set(cells):  # other groups, such as "epoch", may come first
                 found = _dstat_columns(path, groups, cells)
                 if names and found != (names, units):
                     raise ValueError(
-                        f"{path}: dstat was restarted with other columns at row {line}; split the file at this row"
+                        f"{path}: dstat was restarted with other columns at row {line}: split the file there"
                     )
                 names, units = found
                 within_header = False
@@ -123,12 +119,10 @@ def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) ->
     return names, units
 
 
-def read_sar(paths: Sequence[Path], *, period: float | None = None) -> Iterator[Trace]:
+def read_sar(path: Path, row_counts: RowCounts, *, period: float | None = None) -> Iterator[Trace]:
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
-    for path in paths:
-        row_counts = RowCounts()
-        for rows, description in _iter_sar_parts(path, row_counts):
-            yield from iter_usage_traces([path], [rows], description, row_counts, period=period)
+    for rows, description in _iter_sar_parts(path, row_counts):
+        yield from iter_usage_traces([path], [rows], description, row_counts, period=period)
 
 
 def _parse_sar_part(
@@ -177,8 +171,7 @@ def _iter_sar_parts(path: Path, row_counts: RowCounts) -> Iterator[tuple[UsageRo
             rows.append((line, cells))
         elif text.strip():
             raise ValueError(
-                f"{path}: row {line} comes before any header such as '# hostname;interval;timestamp;...': export "
-                "it with sadf -d"
+                f"{path}: row {line} is above any header like '# hostname;interval;timestamp;...': use sadf -d"
             )
     if rows:
         yield _parse_sar_part(path, header, rows)
@@ -217,37 +210,36 @@ MISSING_WORDS = (
 )
 
 
-def read_nvidia_smi(paths: Sequence[Path], *, period: float | None = None) -> Iterator[Trace]:
+def read_nvidia_smi(path: Path, row_counts: RowCounts, *, period: float | None = None) -> Iterator[Trace]:
     """Yield the usage of the GPUs of each file; a period is an iteration, by default the median between two rows."""
-    for path in paths:
-        row_counts = RowCounts()
-        names = parse_header(read_head(path))
-        missing = [*MISSING_WORDS, *(f" {word}" for word in MISSING_WORDS)]
-        table = read_csv_frame(path, dict.fromkeys(names, TEXT), row_counts, null_words=missing)
-        table = table[(table["timestamp"] != "timestamp").to_numpy()]  # a log that was appended to has another header
-        times = seconds_since_1970(path, table["timestamp"], "timestamp")
-        found = next((name for name in GPU_COLUMNS if name in names), None)
-        found_W = table[found].str.strip() if found else "0"
-        units = {UNIT_PATTERN.sub("", name): match[1] for name in names if (match := UNIT_PATTERN.search(name))}
-        values = table.drop(columns=["timestamp", *([found] if found else [])]).dropna(axis=1, how="all")
-        values = values.apply(lambda cells: cells.str.replace(r"\s*(%|MiB|W|MHz|C|KB/s|MB/s)?\s*$", "", regex=True))
-        rows = values.rename(columns=lambda name: UNIT_PATTERN.sub("", name))
-        rows = rows.assign(worker=found_W, start=times, samples=np.nan, seconds=np.nan)
-        rows.index = rows.index + 2  # as an editor counts rows, from the header
-        if rows.empty:
-            raise ValueError(f"{path} has no rows")
-        between = rows.sort_values("start").groupby("worker")["start"].diff()
-        usual = float(between[between > 0].median())
-        column_mapping = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
-        meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
-        yield make_trace(map_table(path, rows, column_mapping, row_counts, meta))
+    names = parse_header(read_head(path))
+    missing = [*MISSING_WORDS, *(f" {word}" for word in MISSING_WORDS)]
+    table = read_csv_frame(path, dict.fromkeys(names, TEXT), row_counts, null_words=missing)
+    table = table[(table["timestamp"] != "timestamp").to_numpy()]  # a log that was appended to has another header
+    times = seconds_since_1970(path, table["timestamp"], "timestamp")
+    found = next((name for name in GPU_COLUMNS if name in names), None)
+    found_W = table[found].str.strip() if found else "0"
+    units = {UNIT_PATTERN.sub("", name): match[1] for name in names if (match := UNIT_PATTERN.search(name))}
+    values = table.drop(columns=["timestamp", *([found] if found else [])]).dropna(axis=1, how="all")
+    values = values.apply(lambda cells: cells.str.replace(r"\s*(%|MiB|W|MHz|C|KB/s|MB/s)?\s*$", "", regex=True))
+    rows = values.rename(columns=lambda name: UNIT_PATTERN.sub("", name))
+    rows = rows.assign(worker=found_W, start=times, samples=np.nan, seconds=np.nan)
+    rows.index = rows.index + 2  # as an editor counts rows, from the header
+    if rows.empty:
+        raise ValueError(f"{path} has no rows")
+    between = rows.sort_values("start").groupby("worker")["start"].diff()
+    usual = float(between[between > 0].median())
+    column_mapping = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
+    meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
+    yield make_trace(map_table(path, rows, column_mapping, row_counts, meta))
 
 
 # --- The answer to a range query of Prometheus.
 
 
 def read_prometheus(
-    paths: Sequence[Path],
+    path: Path,
+    row_counts: RowCounts,
     *,
     values: str | None = None,
     samples: str | float = 1.0,
@@ -255,20 +247,18 @@ def read_prometheus(
     period: float | None = None,
 ) -> Iterator[Trace]:
     """Yield the trace of each file: a series is a worker, a step of the query an iteration."""
-    for path in paths:
-        require_values(path, values)
-        row_counts = RowCounts()
-        table = _read_prometheus_table(path, row_counts)
-        steps = np.diff(np.unique(table["start"].to_numpy(dtype=np.float64)))
-        if values == "usage":
-            table = table.assign(samples=np.nan, seconds=np.nan)  # the values stay as a covariate
-        column_mapping = ColumnMapping(
-            columns={"seconds": "value", "samples": samples} if values == "seconds" else {},
-            rate="value" if values == "rate" else None,
-            unit=unit,
-            period=period or (float(steps.min()) if len(steps) else 1.0),
-        )
-        yield make_trace(map_table(path, table, column_mapping, row_counts, {}))
+    require_values(path, values)
+    table = _read_prometheus_table(path, row_counts)
+    steps = np.diff(np.unique(table["start"].to_numpy(dtype=np.float64)))
+    if values == "usage":
+        table = table.assign(samples=np.nan, seconds=np.nan)  # the values stay as a covariate
+    column_mapping = ColumnMapping(
+        columns={"seconds": "value", "samples": samples} if values == "seconds" else {},
+        rate="value" if values == "rate" else None,
+        unit=unit,
+        period=period or (float(steps.min()) if len(steps) else 1.0),
+    )
+    yield make_trace(map_table(path, table, column_mapping, row_counts, {}))
 
 
 def _read_prometheus_table(path: Path, row_counts: RowCounts) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.formats import QUOTED_FILES, SYNTHETIC_FILES, Format
 from paceline.datasets.frame import require_dense
-from paceline.datasets.io import RowCounts, numbered_lines, read_json
+from paceline.datasets.io import RowCounts, counted_lines, read_json
 from paceline.datasets.trace import Trace
 
 # --- Timers of every rank in Megatron-LM's log. Axes: T blocks of the log, W ranks.
@@ -25,46 +25,41 @@ COMPUTE_TIMERS = ("forward-compute", "backward-compute")
 TimerSeconds = dict[str, dict[int, float]]
 
 
-def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
+def read_megatron(path: Path, row_counts: RowCounts) -> Iterator[Trace]:
     """Yield one trace per file: a block of the log is an iteration, the mean of those since the block before."""
-    for path in paths:
-        row_counts = RowCounts()
-        job_facts: dict[str, str] = {}
-        blocks = list(_iter_blocks(path, row_counts, job_facts))
-        ranks = sorted({rank for block in blocks for timer in block.values() for rank in timer})
-        if not ranks or any(timer not in block for block in blocks for timer in COMPUTE_TIMERS):
-            raise ValueError(
-                f"{path}: every block of times must have the timers {list(COMPUTE_TIMERS)} of each rank: log with "
-                "--timing-log-level 2 --timing-log-option all"
-            )
-        # further timers of the rank itself, where every block has them for every rank
-        further = ("optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params")
-        complete = [one for one in further if all(set(b.get(one, ())) >= set(b[COMPUTE_TIMERS[0]]) for b in blocks)]
-        timers = [*COMPUTE_TIMERS, *complete]
-        require_dense(sum(len(block[timer]) for block in blocks for timer in COMPUTE_TIMERS), len(blocks), len(ranks))
-        seconds_TW = 1e-3 * np.array(
-            [[sum(block[timer].get(rank, np.nan) for timer in timers) for rank in ranks] for block in blocks]
+    job_facts: dict[str, str] = {}
+    blocks = list(_iter_blocks(path, row_counts, job_facts))
+    ranks = sorted({rank for block in blocks for timer in block.values() for rank in timer})
+    if not ranks or any(timer not in block for block in blocks for timer in COMPUTE_TIMERS):
+        raise ValueError(
+            f"{path}: every block of times must have the timers {list(COMPUTE_TIMERS)} of each rank: log with "
+            "--timing-log-level 2 --timing-log-option all"
         )
-        yield Trace(
-            samples=np.where(np.isfinite(seconds_TW), 1.0, np.nan),
-            seconds=seconds_TW,
-            workers=[str(rank) for rank in ranks],
-            meta={
-                "source": "github.com/NVIDIA/Megatron-LM",
-                "job": path.name.split(".")[0],
-                "units": f"seconds: {', '.join(timers)}; samples: iterations",
-                "not_timed": "what no timer of a rank's own lists, such as work between the passes",
-                **job_facts,
-                **row_counts.to_meta(),
-            },
-        )
+    # further timers of the rank itself, where every block has them for every rank
+    further = ("optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params")
+    complete = [one for one in further if all(set(b.get(one, ())) >= set(b[COMPUTE_TIMERS[0]]) for b in blocks)]
+    timers = [*COMPUTE_TIMERS, *complete]
+    require_dense(sum(len(block[timer]) for block in blocks for timer in COMPUTE_TIMERS), len(blocks), len(ranks))
+    seconds_TW = 1e-3 * np.array(
+        [[sum(block[timer].get(rank, np.nan) for timer in timers) for rank in ranks] for block in blocks]
+    )
+    yield Trace(
+        samples=np.where(np.isfinite(seconds_TW), 1.0, np.nan),
+        seconds=seconds_TW,
+        workers=[str(rank) for rank in ranks],
+        meta={
+            "source": "github.com/NVIDIA/Megatron-LM",
+            "units": f"seconds: {', '.join(timers)}; samples: iterations",
+            "not_timed": "what no timer of a rank's own lists, such as work between the passes",
+            **job_facts,
+        },
+    )
 
 
 def _iter_blocks(path: Path, row_counts: RowCounts, job_facts: dict[str, str]) -> Iterator[TimerSeconds]:
     block: TimerSeconds | None = None
     timer: dict[int, float] | None = None
-    for line in (line for _, line in numbered_lines(path) if line.strip()):
-        row_counts.count_read(1)
+    for _, line in counted_lines(path, row_counts):
         # stands beside the timers; the last one counts, as the batch may ramp up
         if batch := re.search(r"\bglobal batch size: +(\d+)", line):
             job_facts["global_batch"] = batch[1]
@@ -95,9 +90,7 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
     for path in paths:
         rank, steps = _read_rank(path, row_counts)
         if rank in ranks:
-            raise ValueError(
-                f"{path} is a second export of rank {rank}: keep the files of each profile in a separate folder"
-            )
+            raise ValueError(f"{path} is a second export of rank {rank}: keep each profile in a separate folder")
         ranks[rank] = steps
     folder = paths[0].parent
     if len(ranks) == 1:
@@ -181,53 +174,43 @@ REPORT_PATTERN = re.compile(r"(?:GPUs relative perf: |\"relative_scores\": ?)\{(
 """The line that its examples print, and the field of the JSON lines that they write."""
 
 
-def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
+def read_nvrx(path: Path, row_counts: RowCounts) -> Iterator[Trace]:
     """Yield one trace per file: a report is an iteration, and a score the speed beside the fastest rank's."""
-    for path in paths:
-        row_counts = RowCounts()
-        reports = list(_iter_reports(path, row_counts))
-        ranks = sorted({rank for report in reports for rank in report})
-        score_TW = np.array([[report.get(rank, np.nan) for rank in ranks] for report in reports])
-        bad_TW = ~((score_TW > 0) & (score_TW <= 1))
-        row_counts.drop_cells("scores that are not in (0, 1]", bad_TW.sum())
-        score_TW = np.where(bad_TW, np.nan, score_TW)
-        yield Trace(
-            samples=np.where(bad_TW, np.nan, 1.0),
-            seconds=1.0 / score_TW,
-            workers=[str(rank) for rank in ranks],
-            meta={
-                "source": "github.com/NVIDIA/nvidia-resiliency-ext",
-                "job": path.name.split(".")[0],
-                "units": "seconds: the fastest rank's time of the same kernels is 1; what is no kernel is not in it",
-                **row_counts.to_meta(),
-            },
-        )
+    reports = _read_reports(path, row_counts)
+    ranks = sorted({rank for report in reports for rank in report})
+    score_TW = np.array([[report.get(rank, np.nan) for rank in ranks] for report in reports])
+    bad_TW = ~((score_TW > 0) & (score_TW <= 1))
+    row_counts.drop_cells("scores that are not in (0, 1]", bad_TW.sum())
+    score_TW = np.where(bad_TW, np.nan, score_TW)
+    yield Trace(
+        samples=np.where(bad_TW, np.nan, 1.0),
+        seconds=1.0 / score_TW,
+        workers=[str(rank) for rank in ranks],
+        meta={
+            "source": "github.com/NVIDIA/nvidia-resiliency-ext",
+            "units": "seconds: the fastest rank's time of the same kernels is 1; what is no kernel is not in it",
+        },
+    )
 
 
-def _iter_reports(path: Path, row_counts: RowCounts) -> Iterator[dict[int, float]]:
-    found = False
-    for line, text in numbered_lines(path):
-        if not text.strip():
-            continue
-        row_counts.count_read(1)
-        report = REPORT_PATTERN.search(text)
-        if report is None:
+def _read_reports(path: Path, row_counts: RowCounts) -> list[dict[int, float]]:
+    """Return the scores of every report, by rank."""
+    reports = []
+    for line, text in counted_lines(path, row_counts):
+        if (report := REPORT_PATTERN.search(text)) is None:
             row_counts.drop_rows("lines of other kinds", 1)
             continue
-        found = True
+        scores = re.findall(r"[\"']?(\d+)[\"']?: ?([0-9.eE+-]+|nan|NaN)", report[1])
         try:
-            yield {
-                int(rank): float(score)
-                for rank, score in re.findall(r"[\"']?(\d+)[\"']?: ?([0-9.eE+-]+|nan|NaN)", report[1])
-            }
+            reports.append({int(rank): float(score) for rank, score in scores})
         except ValueError as error:
             raise ValueError(f"{path}: line {line} has a score that is not a number: {error}") from None
-    if not found:
+    if not reports:
         raise ValueError(
             f"{path} has no relative scores of GPUs, which the straggler detection of nvidia-resiliency-ext writes as "
-            "'GPUs relative perf: {0: 0.96, ...}' or as JSON lines with relative_scores: log them, or name another "
-            "format"
+            "'GPUs relative perf: {0: 0.96, ...}' or as JSON lines with relative_scores: name another format"
         )
+    return reports
 
 
 # --- Logs that people have and that do not say how fast each rank is: what to log instead.

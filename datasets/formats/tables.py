@@ -22,10 +22,10 @@ from paceline.datasets.frame import MEASURED_COLUMNS, REQUIRED_COLUMNS, convert_
 from paceline.datasets.io import (
     HEAD_BYTES,
     RowCounts,
+    counted_lines,
     describe_csv_error,
     detect_delimiter,
     is_json,
-    numbered_lines,
     open_bytes,
     parse_header,
     read_head,
@@ -71,8 +71,7 @@ def read_csv(
     chosen = {name: value for name, value in others.items() if value not in (None, "s")}
     if not (columns or chosen) and all(map(_is_paceline_parquet, paths)):
         # one without a recorded job is named after its file, as a CSV is
-        names = [path.name.removesuffix(".parquet") for path in paths]
-        loaded = zip(map(Trace.load, paths), names, strict=True)
+        loaded = [(Trace.load(path), path.name.removesuffix(".parquet")) for path in paths]
         yield from merge_ranks([replace(trace, meta={"job": name, **trace.meta}) for trace, name in loaded], paths)
         return
     found: list[MappedTable] = []
@@ -132,11 +131,8 @@ def map_table(
 def make_trace(mapped_table: MappedTable) -> Trace:
     """Return the trace of a file's tidy rows, with what is stored beside it."""
     with _name_file_in_errors(mapped_table.path):
-        rows, beside, stored = (
-            _merge_restarted_runs(mapped_table.tidy_rows, mapped_table.row_counts),
-            meta_path(mapped_table.path),
-            {},
-        )
+        rows = _merge_restarted_runs(mapped_table.tidy_rows, mapped_table.row_counts)
+        beside, stored = meta_path(mapped_table.path), {}
         if beside.is_file():
             stored = read_json(beside, 1 << 20, "it was not written by paceline: remove it, or write the trace again")
             if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
@@ -144,9 +140,8 @@ def make_trace(mapped_table: MappedTable) -> Trace:
         meta = {**mapped_table.meta, **mapped_table.row_counts.to_meta(), **stored}
         if altered := mapped_table.row_counts.summary():
             log.warning("%s: %s", mapped_table.path, altered)
-        return Trace.from_frame(
-            rows, unit=mapped_table.column_mapping.unit, start_unit=mapped_table.column_mapping.start_unit, meta=meta
-        )
+        mapping = mapped_table.column_mapping
+        return Trace.from_frame(rows, unit=mapping.unit, start_unit=mapping.start_unit, meta=meta)
 
 
 def _join_tables(tables: Sequence[MappedTable]) -> Trace:
@@ -155,17 +150,15 @@ def _join_tables(tables: Sequence[MappedTable]) -> Trace:
     for one in tables:
         row_counts.add(one.row_counts)
     rows, about = join_ranks([one.tidy_rows for one in tables], paths)
-    return make_trace(
-        MappedTable(paths[0].parent, rows, tables[0].column_mapping, row_counts, {**tables[0].meta, **about})
-    )
+    meta = {**tables[0].meta, **about}
+    return make_trace(MappedTable(paths[0].parent, rows, tables[0].column_mapping, row_counts, meta))
 
 
 def require_values(path: Path, values: str | None) -> None:
     """Raise an error unless the user named what the values of a file are."""
     if values is None:
         raise ValueError(
-            f"{path} does not say what its values are: pass values=seconds (and unit=ms if they are in ms), "
-            "values=rate or values=usage"
+            f"{path} does not say what its values are: pass values=seconds (and unit=ms), values=rate or values=usage"
         )
 
 
@@ -284,7 +277,8 @@ def _read_json_table(path: Path, row_counts: RowCounts) -> pd.DataFrame:
     """Return the table in a JSON file. Incomplete lines, such as the last of a killed job, are counted."""
     import pandas as pd
 
-    if _is_json_lines(read_head(path)):
+    of_lines = _is_json_lines(read_head(path))
+    if of_lines:
         found: Any = list(_iter_json_lines(path, row_counts))
     else:  # is read into memory at once
         found = read_json(path, 1 << 29, "write one object per line instead, or CSV")
@@ -298,11 +292,8 @@ def _read_json_table(path: Path, row_counts: RowCounts) -> pd.DataFrame:
         )
     if len(names) > MAX_COLUMNS:
         raise ValueError(f"the file has {len(names)} columns; at most {MAX_COLUMNS} can be read: remove columns")
-    if isinstance(found, list):
-        table = pd.DataFrame([{name: _json_cell(value) for name, value in row.items()} for row in found])
-    else:
-        table = pd.DataFrame({name: list(map(_json_cell, column)) for name, column in found.items()})
-    row_counts.count_read(len(table))
+    table = pd.DataFrame(found).map(_json_cell)
+    row_counts.count_read(0 if of_lines else len(table))
     if not len(table):
         raise ValueError("the file has no rows")
     return table
@@ -323,9 +314,7 @@ def _is_json_columns(columns: dict[str, Any]) -> bool:
 
 
 def _iter_json_lines(path: Path, row_counts: RowCounts) -> Iterator[dict[str, Any]]:
-    for _, line in numbered_lines(path):
-        if not line.strip():
-            continue
+    for _, line in counted_lines(path, row_counts):
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
@@ -333,7 +322,6 @@ def _iter_json_lines(path: Path, row_counts: RowCounts) -> Iterator[dict[str, An
         if isinstance(found, dict):
             yield found
         else:
-            row_counts.count_read(1)
             row_counts.drop_rows("lines that hold no complete JSON object", 1)
 
 

@@ -14,7 +14,7 @@ from paceline.datasets.columns import ColumnMapping, duration_unit
 from paceline.datasets.formats import QUOTED_FILES, Format
 from paceline.datasets.formats.tables import make_trace, map_table, require_values
 from paceline.datasets.frame import unit_seconds
-from paceline.datasets.io import NUMBER, TEXT, RowCounts, numbered_lines, parse_header, read_csv_frame, read_head
+from paceline.datasets.io import NUMBER, TEXT, RowCounts, counted_lines, parse_header, read_csv_frame, read_head
 from paceline.datasets.ranks import merge_ranks
 from paceline.datasets.restarts import continue_steps, increments, number_runs
 from paceline.datasets.trace import Trace
@@ -82,8 +82,7 @@ def _read_pytorch_log(path: Path) -> Trace:
 
 def _read_records(path: Path, row_counts: RowCounts) -> list[LogRecord]:
     records = []
-    for line in (line for _, line in numbered_lines(path) if line.strip()):
-        row_counts.count_read(1)
+    for _, line in counted_lines(path, row_counts):
         record = parse_line(line)
         if record is None:
             row_counts.drop_rows("lines of other kinds", 1)
@@ -93,8 +92,7 @@ def _read_records(path: Path, row_counts: RowCounts) -> list[LogRecord]:
             records.append(record)
     if not records:
         raise ValueError(
-            f"{path} has no line such as 'Epoch: [0][ 10/100] Time 0.123', which the format pytorch_log reads; "
-            "name another format"
+            f"{path} has no line such as 'Epoch: [0][ 10/100] Time 0.123' of pytorch_log: name another format"
         )
     return records
 
@@ -106,7 +104,7 @@ WANDB_COLUMNS = ("_step", "_runtime", "_timestamp")
 
 
 def read_wandb(
-    paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0, unit: str = "s"
+    path: Path, row_counts: RowCounts, *, seconds: str | None = None, samples: str | float = 1.0, unit: str = "s"
 ) -> Iterator[Trace]:
     """Yield one trace per run.
 
@@ -114,58 +112,54 @@ def read_wandb(
     column or the number of samples in each, and covariates the newest values of the previous row. Without it every row
     is kept, as usage only, and a warning says so.
     """
-    for path in paths:
-        row_counts = RowCounts()
-        table, left_out = _read_numbers(path, row_counts)
-        if seconds in table:
-            table[seconds] *= unit_seconds(unit)
-        # a run without numbered steps is never seen to be restarted
-        steps_T = table["_step"].ffill().fillna(0.0).to_numpy() if "_step" in table else np.zeros(len(table))
-        run_T = number_runs(steps_T)
-        row_counts.count_restarts(run_T[-1])
-        names = [name for name in map(str, table) if name not in {seconds, samples, *WANDB_COLUMNS}]
-        names = [name for name in names if name.startswith(("system.", "system/"))] or names
-        if seconds is None:
-            logged = [name for name in map(str, table) if name not in WANDB_COLUMNS]
-            times = [name for name in logged if duration_unit(name.rpartition("/")[2]) is not None]
-            likely = f"; likely ones are {times[:5]}" if times else ""
-            warnings.warn(
-                f"{path}: every speed is NaN, because seconds= does not name the column of step times: pass "
-                f"seconds=COLUMN, and unit=ms if it is in ms{likely}",
-                stacklevel=2,
-            )
-            none_T = np.full(len(table), np.nan)
-            covariates, start_T, samples_T, seconds_T = table, table["_timestamp"], none_T, none_T
-        else:
-            for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
-                if name not in table:
-                    numbers = f"columns with numbers: {list(table)}"
-                    raise ValueError(f"{path}: column {name!r} is missing or has no numbers; {numbers}")
-            rows = table[table[seconds].notna()]
-            if rows.empty:
-                raise ValueError(f"{path}: column {seconds!r} has no values: choose another column")
-            # what a run knows dies with it
-            covariates = table[names].groupby(run_T).ffill().groupby(run_T).shift(1).loc[rows.index]
-            seconds_T = rows[seconds].to_numpy()
-            samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
-            bad_T = ~(seconds_T >= 0) | ~(samples_T >= 0)
-            row_counts.drop_cells("steps with negative or unknown seconds or samples", bad_T.sum())
-            samples_T, seconds_T = (np.where(bad_T, np.nan, values_T) for values_T in (samples_T, seconds_T))
-            start_T = rows["_timestamp"] - seconds_T
-        known = [name for name in names if covariates[name].notna().any()]
-        yield Trace(
-            samples=samples_T[:, None],
-            seconds=seconds_T[:, None],
-            start=start_T.to_numpy()[:, None],
-            covariates=covariates[known].to_numpy()[:, None, :] if known else None,
-            covariate_names=known,
-            meta={
-                "job": path.name.split(".")[0],
-                "units": "covariates: as in the file",
-                **row_counts.to_meta(),
-                **({"columns_dropped": f"{', '.join(left_out)}: no numbers"} if left_out else {}),
-            },
+    table, left_out = _read_numbers(path, row_counts)
+    if seconds in table:
+        table[seconds] *= unit_seconds(unit)
+    # a run without numbered steps is never seen to be restarted
+    steps_T = table["_step"].ffill().fillna(0.0).to_numpy() if "_step" in table else np.zeros(len(table))
+    run_T = number_runs(steps_T)
+    row_counts.count_restarts(run_T[-1])
+    names = [name for name in map(str, table) if name not in {seconds, samples, *WANDB_COLUMNS}]
+    names = [name for name in names if name.startswith(("system.", "system/"))] or names
+    if seconds is None:
+        logged = [name for name in map(str, table) if name not in WANDB_COLUMNS]
+        times = [name for name in logged if duration_unit(name.rpartition("/")[2]) is not None]
+        likely = f"; likely ones are {times[:5]}" if times else ""
+        warnings.warn(
+            f"{path}: every speed is NaN, because seconds= does not name the column of step times: pass "
+            f"seconds=COLUMN, and unit=ms if it is in ms{likely}",
+            stacklevel=2,
         )
+        none_T = np.full(len(table), np.nan)
+        covariates, start_T, samples_T, seconds_T = table, table["_timestamp"], none_T, none_T
+    else:
+        for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
+            if name not in table:
+                numbers = f"columns with numbers: {list(table)}"
+                raise ValueError(f"{path}: column {name!r} is missing or has no numbers; {numbers}")
+        rows = table[table[seconds].notna()]
+        if rows.empty:
+            raise ValueError(f"{path}: column {seconds!r} has no values: choose another column")
+        # what a run knows dies with it
+        covariates = table[names].groupby(run_T).ffill().groupby(run_T).shift(1).loc[rows.index]
+        seconds_T = rows[seconds].to_numpy()
+        samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
+        bad_T = ~(seconds_T >= 0) | ~(samples_T >= 0)
+        row_counts.drop_cells("steps with negative or unknown seconds or samples", bad_T.sum())
+        samples_T, seconds_T = (np.where(bad_T, np.nan, values_T) for values_T in (samples_T, seconds_T))
+        start_T = rows["_timestamp"] - seconds_T
+    known = [name for name in names if covariates[name].notna().any()]
+    yield Trace(
+        samples=samples_T[:, None],
+        seconds=seconds_T[:, None],
+        start=start_T.to_numpy()[:, None],
+        covariates=covariates[known].to_numpy()[:, None, :] if known else None,
+        covariate_names=known,
+        meta={
+            "units": "covariates: as in the file",
+            **({"columns_dropped": f"{', '.join(left_out)}: no numbers"} if left_out else {}),
+        },
+    )
 
 
 def _read_numbers(path: Path, row_counts: RowCounts) -> tuple[pd.DataFrame, list[str]]:
@@ -173,9 +167,8 @@ def _read_numbers(path: Path, row_counts: RowCounts) -> tuple[pd.DataFrame, list
     import pandas as pd
 
     names = [name for name in dict.fromkeys(parse_header(read_head(path))) if name]
-    text = read_csv_frame(
-        path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, row_counts, null_words=["NaN", "nan"]
-    )
+    kinds = dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}
+    text = read_csv_frame(path, kinds, row_counts, null_words=["NaN", "nan"])
     numbers = text.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
     held = [name for name in names if numbers[name].notna().sum() == text[name].notna().sum()]
     timed = numbers["_timestamp"].notna()
@@ -195,7 +188,8 @@ def _read_numbers(path: Path, row_counts: RowCounts) -> tuple[pd.DataFrame, list
 
 
 def read_chart(
-    paths: Sequence[Path],
+    path: Path,
+    row_counts: RowCounts,
     *,
     values: str | None = None,
     samples: str | float = 1.0,
@@ -203,18 +197,16 @@ def read_chart(
     workers: Sequence[str] | None = None,
 ) -> Iterator[Trace]:
     """Yield the trace of each file: a run is a worker, a row an iteration."""
-    for path in paths:
-        require_values(path, values)
-        row_counts = RowCounts()
-        names = parse_header(read_head(path))
-        lines = [name for name in names if f"{name}__MIN" in names]
-        # a line is named after its run, or after run and metric where metrics differ
-        one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
-        runs = {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
-        table = read_csv_frame(path, dict.fromkeys(lines, NUMBER), row_counts).rename(columns=runs)
-        columns = {"samples": samples} if values == "seconds" else {}
-        column_mapping = ColumnMapping(columns=columns, values=values, unit=unit, workers=workers)
-        yield make_trace(map_table(path, table, column_mapping, row_counts, {}))
+    require_values(path, values)
+    names = parse_header(read_head(path))
+    lines = [name for name in names if f"{name}__MIN" in names]
+    # a line is named after its run, or after run and metric where metrics differ
+    one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
+    runs = {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
+    table = read_csv_frame(path, dict.fromkeys(lines, NUMBER), row_counts).rename(columns=runs)
+    columns = {"samples": samples} if values == "seconds" else {}
+    column_mapping = ColumnMapping(columns=columns, values=values, unit=unit, workers=workers)
+    yield make_trace(map_table(path, table, column_mapping, row_counts, {}))
 
 
 # --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
@@ -251,33 +243,29 @@ def read_hivemind_workers(paths: Sequence[Path]) -> Iterator[Trace]:
     yield Trace.from_frame(table, meta=meta)
 
 
-def read_hivemind_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
+def read_hivemind_monitor(path: Path, row_counts: RowCounts) -> Iterator[Trace]:
     """Yield the speeds of all peers, smoothed by hivemind itself, once a second."""
-    for path in paths:
-        row_counts = RowCounts()
-        peers = {found[1]: name for name in parse_header(read_head(path)) if (found := PEER_PATTERN.fullmatch(name))}
-        if not peers:
-            raise ValueError(
-                f"{path} is not a log of hivemind's monitor, as it has no column 04_peers/peer_<k>_samples_per_second: "
-                "name another format"
-            )
-        table = read_csv_frame(path, dict.fromkeys((TIME_COLUMN, *peers.values()), NUMBER), row_counts)
-        table = row_counts.keep_rows(table, table[TIME_COLUMN].notna(), "rows without a time")
-        table = table.groupby(TIME_COLUMN, as_index=False).last()
-        rate_TW = table[list(peers.values())].to_numpy()
-        yield Trace(
-            samples=rate_TW,
-            seconds=np.where(np.isnan(rate_TW), np.nan, 1.0),
-            start=np.repeat(table[[TIME_COLUMN]].to_numpy(), len(peers), axis=1),
-            workers=[f"peer {number}" for number in peers],
-            meta={
-                "source": "github.com/cirquit/hivemind-multi-cloud",
-                "licence": "MIT",
-                "job": f"{experiment_name(path)}-monitor",
-                "units": "samples in each second, smoothed by hivemind",
-                **row_counts.to_meta(),
-            },
+    peers = {found[1]: name for name in parse_header(read_head(path)) if (found := PEER_PATTERN.fullmatch(name))}
+    if not peers:
+        raise ValueError(
+            f"{path} has no column 04_peers/peer_<k>_samples_per_second of hivemind's monitor: name another format"
         )
+    table = read_csv_frame(path, dict.fromkeys((TIME_COLUMN, *peers.values()), NUMBER), row_counts)
+    table = row_counts.keep_rows(table, table[TIME_COLUMN].notna(), "rows without a time")
+    table = table.groupby(TIME_COLUMN, as_index=False).last()
+    rate_TW = table[list(peers.values())].to_numpy()
+    yield Trace(
+        samples=rate_TW,
+        seconds=np.where(np.isnan(rate_TW), np.nan, 1.0),
+        start=np.repeat(table[[TIME_COLUMN]].to_numpy(), len(peers), axis=1),
+        workers=[f"peer {number}" for number in peers],
+        meta={
+            "source": "github.com/cirquit/hivemind-multi-cloud",
+            "licence": "MIT",
+            "job": f"{experiment_name(path)}-monitor",
+            "units": "samples in each second, smoothed by hivemind",
+        },
+    )
 
 
 def experiment_name(path: Path) -> str:
@@ -349,27 +337,32 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
     groups = [[path] for path in paths] if value_is_rate else group_by_training({p: t for p, (_, t) in tables.items()})
     for path, *others in groups:
         row_counts, table = tables[path]
-        table = _sort_by_time(path, table, row_counts, drops_repeats=value_is_rate)
+        table = row_counts.keep_rows(table, table["Wall time"].notna(), "rows without a time")
+        if table.empty:
+            raise ValueError(f"{path} has no row with a time")
+        backwards = table["Wall time"].diff() < 0
+        row_counts.count_changed("rows whose time went backwards were put in order", backwards.sum())
+        table = table.sort_values("Wall time", kind="stable")
+        if value_is_rate:
+            first = ~table.duplicated("Wall time")
+            table = row_counts.keep_rows(table, first, "repeated rows of a time, of which the first counts")
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
         row_counts.count_restarts((np.diff(step_T) < 0).sum())
         if value_is_rate:
-            value_T = table["Value"].to_numpy()
-            bad_T = ~(value_T > 0)
-            row_counts.drop_cells("rates that are not positive", bad_T.sum())
-            start_T, steps_T, seconds_T = wall_T, np.where(bad_T, np.nan, value_T), np.where(bad_T, np.nan, 1.0)
+            start_T, steps_T, seconds_T = wall_T, table["Value"].to_numpy(), np.ones(len(table))
+            bad_T, why = ~(steps_T > 0), "rates that are not positive"
         else:
-            last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats its readings
+            last_T = np.append(np.diff(wall_T) > 0, True)  # a clock of whole seconds repeats its readings
             row_counts.count_changed("rows of the same clock reading were put together", (~last_T).sum())
-            wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
+            wall_T = wall_T[last_T]
             if len(wall_T) < 2:
                 raise ValueError(f"{path} must have two rows at different times to compute a rate")
-            bad_T = ~(steps_T >= 0)
-            row_counts.drop_cells("differences of steps that went backwards or are unknown", bad_T.sum())
-            start_T, steps_T = wall_T[:-1], np.where(bad_T, np.nan, steps_T)
-            seconds_T = np.where(bad_T, np.nan, np.diff(wall_T))
+            start_T, steps_T, seconds_T = wall_T[:-1], np.diff(step_T[last_T]), np.diff(wall_T)
+            bad_T, why = ~(steps_T >= 0), "differences of steps that went backwards or are unknown"
+        row_counts.drop_cells(why, bad_T.sum())
         yield Trace(
-            samples=steps_T[:, None],
-            seconds=seconds_T[:, None],
+            samples=np.where(bad_T, np.nan, steps_T)[:, None],
+            seconds=np.where(bad_T, np.nan, seconds_T)[:, None],
             start=start_T[:, None],
             meta={
                 "job": path.parent.name if others and path.parent.name else path.name.split(".")[0],
@@ -392,9 +385,7 @@ def group_by_training(tables: Mapping[Path, pd.DataFrame]) -> list[list[Path]]:
 
 
 def _is_same_training(longer: pd.DataFrame, shorter: pd.DataFrame) -> bool:
-    longer, shorter = (
-        table.dropna(subset=["Wall time", "Step"]).sort_values("Wall time") for table in (longer, shorter)
-    )
+    longer, shorter = (one.dropna(subset=["Wall time", "Step"]).sort_values("Wall time") for one in (longer, shorter))
     if len(shorter) < 2:
         return False
     wall_T, step_T = longer["Wall time"].to_numpy(), longer["Step"].to_numpy()
@@ -404,22 +395,6 @@ def _is_same_training(longer: pd.DataFrame, shorter: pd.DataFrame) -> bool:
     off_S = np.abs(np.interp(wall_S, wall_T, step_T) - step_S)
     # nine rows in ten agree within two usual increments
     return bool(within_S.mean() >= 0.9 and np.median(off_S) <= 2.0 * np.median(np.abs(np.diff(step_T))))
-
-
-def _sort_by_time(path: Path, table: pd.DataFrame, row_counts: RowCounts, *, drops_repeats: bool) -> pd.DataFrame:
-    """Return the rows to keep, sorted by time; of rows that repeat a time, the first counts."""
-    table = row_counts.keep_rows(table, table["Wall time"].notna(), "rows without a time")
-    if table.empty:
-        raise ValueError(f"{path} has no row with a time")
-    backwards = table["Wall time"].diff() < 0
-    row_counts.count_changed("rows whose time went backwards were put in order", backwards.sum())
-    table = table.sort_values("Wall time", kind="stable")
-    first = ~table.duplicated("Wall time")
-    return (
-        row_counts.keep_rows(table, first, "repeated rows of a time, of which the first counts")
-        if drops_repeats
-        else table
-    )
 
 
 FORMATS = (
