@@ -95,7 +95,7 @@ class FleetTimes:
             raise ValueError(f"speed must be [T, W], finite and above 0, got shape {self.speed.shape}: fill gaps first")
         if not 0 < self.span_seconds < np.inf or not 0 <= self.comm_seconds < np.inf:
             raise ValueError(
-                f"span_seconds must be above 0 and comm_seconds 0 or more, got {self.span_seconds}, {self.comm_seconds}"
+                f"span_seconds must be > 0 and comm_seconds >= 0, got {self.span_seconds} and {self.comm_seconds}"
             )
 
     @classmethod
@@ -297,8 +297,7 @@ class _AsyncSimulation:
                     break
             else:
                 raise RuntimeError(
-                    f"deadlock under {self.server.scheme.name}: every worker waits for another one; the scheme's gate "
-                    "must always let one of them continue"
+                    f"deadlock under {self.server.scheme.name}: all workers wait; its gate must let one continue"
                 )
         if self.server.sampler.applied < self.budget and not self._has_reached_target():
             self.curve.append((self.events.now, 0.0))

@@ -42,9 +42,7 @@ def require_trace(trace: object) -> None:
 def require_warmup(warmup: int, trace: Trace) -> None:
     """Raise an error unless the warm-up leaves an iteration of the trace."""
     if not 0 <= warmup < len(trace):
-        raise ValueError(
-            f"warmup must be at least 0 and below the {len(trace)} iterations of trace {trace.name!r}, got {warmup}"
-        )
+        raise ValueError(f"warmup must be in [0, {len(trace)}), the iterations of trace {trace.name!r}, got {warmup}")
 
 
 def require_forecasts(

@@ -75,11 +75,11 @@ class Leaderboard:
         ``num_compared`` is the number of predictors of which the two were picked as the best and another. Every worker
         counts as much, so a job counts by its workers.
         """
-        sizes = self._workers_per_job
+        mine = self.workers[self.workers["predictor"] == BASELINE_NAME]
+        sizes = {str(trace): len(rows) for trace, rows in mine.groupby("trace")}  # workers that count
         differences = [self.errors[predictor][trace] - self.errors[other][trace] for trace in sizes]
-        return compare_over_jobs(
-            differences, [size / sum(sizes.values()) for size in sizes.values()], num_compared=num_compared
-        )
+        weights = [size / sum(sizes.values()) for size in sizes.values()]
+        return compare_over_jobs(differences, weights, num_compared=num_compared)
 
     def leads(self) -> pd.DataFrame:
         """One row per predictor, best first: whether it is better than the last value, and than the best.
@@ -99,12 +99,6 @@ class Leaderboard:
             than["than the best"] = "the best" if name == names[0] else behind.verdict
             rows.append({**row, **than})
         return pd.DataFrame(rows)
-
-    @property
-    def _workers_per_job(self) -> dict[str, int]:
-        """Workers that count, by trace."""
-        mine = self.workers[self.workers["predictor"] == BASELINE_NAME]
-        return {str(trace): len(rows) for trace, rows in mine.groupby("trace")}
 
 
 def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *, warmup: int = 50) -> Leaderboard:
@@ -138,9 +132,7 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
 
     predictors = {BASELINE_NAME: LastValue(), **predictors}
     if not isinstance(predictors[BASELINE_NAME], LastValue):
-        raise ValueError(
-            f"the name {BASELINE_NAME!r} is reserved for the baseline, got {predictors[BASELINE_NAME]!r}: rename it"
-        )
+        raise ValueError(f"the name {BASELINE_NAME!r} is the baseline's, got {predictors[BASELINE_NAME]!r}: rename it")
     scored = traces_by_name(traces)
     board: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []

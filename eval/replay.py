@@ -226,7 +226,7 @@ def replay(
     batch, note = _replay_global_batch(trace, recorded) if global_batch is None else (global_batch, "")
     if batch < len(trace.workers):
         raise ValueError(
-            f"global_batch must be at least one sample for each of the {len(trace.workers)} workers, got {batch}"
+            f"global_batch must be at least a sample for each of {len(trace.workers)} workers, got {batch}"
         )
     if reserved := sorted({EQUAL_SCHEME, ORACLE_SCHEME} & set(schemes)):
         raise ValueError(f"schemes must not use the names {reserved}, which are always in the table: rename them")

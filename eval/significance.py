@@ -41,9 +41,8 @@ class Estimate:
         """
         from scipy.fft import dct
 
-        slowest_K = dct(self.contributions, norm="ortho")[
-            1 : (num_cosines or _default_num_cosines(len(self.contributions))) + 1
-        ]
+        count = num_cosines or _default_num_cosines(len(self.contributions))
+        slowest_K = dct(self.contributions, norm="ortho")[1 : count + 1]
         return float(np.sqrt(np.square(slowest_K).mean() / len(self.contributions))), len(slowest_K)
 
 
@@ -133,9 +132,8 @@ def compare(error: ArrayLike, other_error: ArrayLike) -> ErrorComparison:
             f"{error_TW.shape} and {other_TW.shape}"
         )
     scale_W = np.sqrt(mean_over_time(np.square(error_TW)) + mean_over_time(np.square(other_TW)))
-    return compare_over_jobs(
-        [squared_error_estimates(error_TW, scale_W) - squared_error_estimates(other_TW, scale_W)], [1.0]
-    )
+    difference = squared_error_estimates(error_TW, scale_W) - squared_error_estimates(other_TW, scale_W)
+    return compare_over_jobs([difference], [1.0])
 
 
 def squared_error_estimates(error_TW: Array, scale_W: Array) -> ErrorEstimates:

@@ -192,21 +192,18 @@ def fit(
 
 def _start_from(fitted: Predictor, start: Predictor) -> None:
     """Load the state of an earlier predictor."""
+    kinds = f"{type(fitted).__name__} and {type(start).__name__}"
     if not isinstance(fitted, FleetPredictor) or not isinstance(start, FleetPredictor):
-        raise ValueError(
-            f"predictor and start must inherit from FleetPredictor, got {type(fitted).__name__} and "
-            f"{type(start).__name__}"
-        )
+        raise ValueError(f"predictor and start must inherit from FleetPredictor, got {kinds}")
     if type(fitted) is not type(start):
-        raise ValueError(f"start must be a {type(fitted).__name__} like predictor, got a {type(start).__name__}")
+        raise ValueError(f"predictor and start must be of one kind, got {kinds}")
     mine, theirs = fitted.get_params(deep=False), start.get_params(deep=False)
     # Training options may change from day to day; what shapes the weights may not.
     other = [name for name in mine if name not in ("training", "pretrained") and repr(mine[name]) != repr(theirs[name])]
     if other:
         different = ", ".join(f"{name}={theirs[name]!r} instead of {mine[name]!r}" for name in other)
         raise ValueError(
-            f"start must have the same arguments as predictor, but has {different}: create predictor with those of "
-            "start"
+            f"start must have the same arguments as predictor, but has {different}: give predictor those of start"
         )
     fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learned/")})
 
@@ -241,10 +238,7 @@ def _join_process_group() -> int:
     wait_at_exit()
     if not dist.is_initialized():
         if "RANK" not in os.environ:
-            raise ValueError(
-                "distributed=True needs the environment of torchrun, but RANK is not set: start the script with "
-                "torchrun"
-            )
+            raise ValueError("distributed=True needs RANK in the environment: start the script with torchrun")
         dist.init_process_group("gloo")
     return dist.get_rank()
 

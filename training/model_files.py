@@ -140,29 +140,27 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # numpy lacks some types
         raise ValueError(
-            f"{path} is not a complete model file; copy it or fit the model again: {_describe_error(error)}"
+            f"{path} is not a complete model file: copy it or fit it again ({_describe_error(error)})"
         ) from error
     if header is None:
         raise ValueError(
-            f"{path} is a safetensors file that paceline did not write: pass a file that save_model or paceline fit "
-            "wrote"
+            f"{path} is a safetensors file that paceline did not write: pass one of save_model or paceline fit"
         )
     return _parse_header(path, header), numbers
 
 
 def _parse_header(path: Path, header: str) -> dict[str, Any]:
     """Return what a header says, once every part of it is of the type that it must have."""
+
+    def damaged(why: str) -> ValueError:
+        return ValueError(f"{path}: the model's header {why}: fit and save the model again")
+
     if len(header) > MAX_HEADER_CHARS:
-        raise ValueError(
-            f"{path}: the model's header is longer than {MAX_HEADER_CHARS} characters, so the file is damaged or no "
-            "model: fit and save the model again"
-        )
+        raise damaged(f"is longer than {MAX_HEADER_CHARS} characters, so the file is damaged or no model")
     try:
         about: dict[str, Any] = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path}: the model's header is not complete JSON ({_describe_error(error)}): fit the model again"
-        ) from error
+        raise damaged(f"is not complete JSON ({_describe_error(error)})") from error
     version = about.get("format_version") if isinstance(about, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(
@@ -171,19 +169,13 @@ def _parse_header(path: Path, header: str) -> dict[str, Any]:
         )
     for name, kind in (("kind", str), ("configuration", dict), ("text", dict), ("fitted_on", str)):
         if not isinstance(about.get(name), kind):
-            raise ValueError(
-                f"{path}: the model's header must hold {name}, a {kind.__name__}, got {about.get(name)!r}: fit the "
-                "model again"
-            )
+            raise damaged(f"must hold {name}, a {kind.__name__}, got {about.get(name)!r}")
     for name, words in about["text"].items():
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ValueError(
-                f"{path}: {name!r} in the model's header must be a list of texts, got {words!r:.80}: fit the model "
-                "again"
-            )
+            raise damaged(f"must hold a list of texts as {name!r}, got {words!r:.80}")
         longest = max(map(len, words), default=0)  # an array takes as much for each
         if len(words) * longest > MAX_HEADER_CHARS:
-            raise ValueError(f"{path}: the texts {name!r} in the model's header are too long: fit the model again")
+            raise damaged(f"holds texts {name!r} that are too long")
     return about
 
 

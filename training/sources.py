@@ -63,44 +63,32 @@ class Source:
         self.options = dict(options or {})
         self.trace_names: list[str] = []
         self.left_out: dict[str, str] = {}
-        self._num_usable: dict[int, int] = {}
-        self._first_pass_done = False
+        self._passed_once = False
         self._loads = self._make_loaders(traces)
 
     def __iter__(self) -> Iterator[Trace]:
-        """Pass over the traces; the first whole pass finds out what can be read, later ones read the same."""
-        yield from self._later_pass() if self._first_pass_done else self._first_pass()
-
-    def __len__(self) -> int:
-        """Return the number of files, or of traces in memory."""
-        return len(self._loads)
-
-    def _first_pass(self) -> Iterator[Trace]:
-        self.trace_names, self._num_usable = [], {}
+        names: list[str] = []
+        if not self._passed_once:
+            self.trace_names = names
         derived: list[str] = []
-        for place, (file, load) in enumerate(self._loads):
-            self._num_usable[place] = 0
+        for file, load in self._loads:
             for trace in self._iter_readable(file, load):
-                self.trace_names.append(trace.name)
+                names.append(trace.name)
                 derived += [trace.name] if "derived" in trace.meta else []
-                if 0 < len(derived) < len(self.trace_names):
+                if 0 < len(derived) < len(names):
                     raise ValueError(
                         f"traces {derived[:5]} have speeds derived from resource usage and "
                         "others have measured ones; fit the two kinds separately"
                     )
-                self._num_usable[place] += 1
                 yield trace
-        if not self.trace_names:
+        if not names:
             why = "".join(f"; {left}" for left in islice(self.left_out.values(), 3))
             raise ValueError(f"traces must hold at least one trace to fit, got none{why}")
-        self._first_pass_done = True
+        self._passed_once = True
 
-    def _later_pass(self) -> Iterator[Trace]:
-        for place, (file, load) in enumerate(self._loads):
-            if usable := self._num_usable[place]:
-                with_speed = (trace for trace in load() if _has_speed(trace))
-                for trace in islice(with_speed, usable):
-                    yield _add_file_name(trace, file)
+    def __len__(self) -> int:
+        """Return the number of files, or of traces in memory."""
+        return len(self._loads)
 
     def _iter_readable(self, file: str, load: LoadTraces) -> Iterator[Trace]:
         """Yield the traces of a file up to the first error; what is wrong is raised or noted."""
@@ -125,13 +113,11 @@ class Source:
         self.left_out.setdefault(str(file), text)
 
     def _make_loaders(self, traces: TraceSource) -> list[tuple[str, LoadTraces]]:
-        if isinstance(traces, str | Path):
-            return self._load_files(traces)
-        if isinstance(traces, Trace):
-            return [("", partial(iter, [traces]))]
-        if not isinstance(traces, Iterable) or hasattr(traces, "columns"):  # a frame would yield its columns' names
+        if isinstance(traces, str | Path | Trace):
+            traces = [traces]
+        elif not isinstance(traces, Iterable) or hasattr(traces, "columns"):  # a frame would yield its columns' names
             raise _not_traces_error(traces)
-        if not isinstance(traces, Sequence):  # an iterator, which passes only once
+        elif not isinstance(traces, Sequence):  # an iterator, which passes only once
             traces = list(traces)
             if wrong := [one for one in traces if not isinstance(one, Trace)]:
                 raise TypeError(f"an iterator of traces must yield Trace, got {type(wrong[0]).__name__}")

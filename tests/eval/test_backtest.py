@@ -72,7 +72,7 @@ def test_a_worker_that_never_reported_has_no_score():
 
 @pytest.mark.parametrize("warmup", [-1, 3, 10])
 def test_warmup_too_long_refused(warmup):
-    with pytest.raises(ValueError, match="warmup must be at least 0 and below the 3 iterations"):
+    with pytest.raises(ValueError, match=r"warmup must be in \[0, 3\), the iterations of trace"):
         backtest(LastValue(), Trace([[1]] * 3, [[1]] * 3), warmup=warmup)
 
 

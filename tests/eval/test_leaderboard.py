@@ -105,7 +105,7 @@ def test_two_jobs_of_one_name_are_refused():
 
 
 def test_baseline_name_is_reserved():
-    with pytest.raises(ValueError, match=r"the name 'last-value' is reserved for the baseline, got EWMA"):
+    with pytest.raises(ValueError, match=r"the name 'last-value' is the baseline's, got EWMA"):
         leaderboard({"last-value": EWMA()}, [checks.example_trace()])
 
 

@@ -162,7 +162,7 @@ def test_refitted_errors_of_an_average_add_up():
 
 def test_a_start_of_another_kind_or_shape_is_refused():
     narx = fit(NARX(lags=3, hidden=4, training=QUICK), [wavy(0)])
-    with pytest.raises(ValueError, match="start must be a EWMA"):
+    with pytest.raises(ValueError, match="predictor and start must be of one kind, got EWMA and "):
         fit(EWMA(), [wavy(0)], start=narx)
     with pytest.raises(ValueError, match="has lags=3 instead of 5"):
         fit(NARX(lags=5, hidden=4, training=QUICK), [wavy(0)], start=narx)
