@@ -50,11 +50,10 @@ def arrange_samples(records: Sequence[RankRecord], placement: Placement) -> Arra
     """Return every step's samples as ``placement`` assigns them."""
     found: Arrangement = {}
     for stream in shared_streams(records):
-        batches: list[list[list[SampleRef]]] = []
+        found[stream] = []
         for group in batches_by_step(records[0], stream):
             if all(group.stop <= len(record.streams[stream]) for record in records):
-                batches += placement(stream, group, batch_sizes(records, stream, group))
-        found[stream] = batches
+                found[stream] += placement(stream, group, batch_sizes(records, stream, group))
     return found
 
 

@@ -43,9 +43,7 @@ class ProbeResult:
 
     repeat_deviation: float  # relative deviation of two steps that hold the same
     mixture_residual: float  # part of the gradient of mixed x and y that neither explains, relative
-    mixture_shares: tuple[
-        float, float
-    ]  # of x in its mixtures with y and with z, by their gradients; NaN if it cannot be told
+    mixture_shares: tuple[float, float]  # of x in its mixtures with y and z, by their gradients; NaN if unknown
     expected_mixture_share: float  # the share of x in the samples
     # how much the first rank and the first micro-batch count, times their number: 1 if they count as all others
     first_rank_weight: float
@@ -81,15 +79,13 @@ def arrange_probe(
     refs = sample_refs(*firsts[main])
     known = [records[rank].streams[main][number][place].part_sizes for rank, number, place in refs]
     chosen = [refs[place] for place in choose_probe_samples(known)]
-    found: Arrangement = {}
-    for stream, (group, sizes) in firsts.items():
-        base = original_placement(stream, group, sizes)
-        found[stream] = []
-        for step in step_names:
-            if step.startswith("own") or stream != main:
-                found[stream] += base
-                continue
-            found[stream] += [
+    found: Arrangement = {
+        stream: original_placement(stream, group, sizes) * len(step_names) for stream, (group, sizes) in firsts.items()
+    }
+    sizes = firsts[main][1]
+    for number, step in enumerate(step_names):
+        if not step.startswith("own"):
+            found[main][number * len(sizes) : (number + 1) * len(sizes)] = [
                 [
                     [chosen[probe_sample_index(step, micro, rank, place)] for place in range(size)]
                     for rank, size in enumerate(row)
@@ -104,17 +100,16 @@ def probe_gradients(
 ) -> dict[str, Array] | None:
     """Return the gradients of a probing run's steps; None if they did not take the batches that were meant for them."""
     steps = steps_by_batch(record)[: len(step_names)]
+    delivered = [step[0].batches_delivered for step in steps]
     aligned = all(
-        [after - before for before, after in pairwise(step[0].batches_delivered[stream] for step in steps)]
-        == [batches] * (len(steps) - 1)
+        after[stream] - before[stream] == batches
+        for before, after in pairwise(delivered)
         for stream, batches in expected_batches.items()
     )
     if len(steps) < len(step_names) or not aligned:
         return None
-    return {
-        name: flat_gradients(steps[number], use_raw_gradients=use_raw_gradients)
-        for number, name in enumerate(step_names)
-    }
+    gradients = [flat_gradients(step, use_raw_gradients=use_raw_gradients) for step in steps]
+    return dict(zip(step_names, gradients, strict=True))
 
 
 def measure_probe(
@@ -125,17 +120,12 @@ def measure_probe(
     weight_by_size: bool,
 ) -> ProbeResult:
     """Return what the gradients of the probing steps show; ``weight_by_size`` if batches are to count by their size."""
-    base = gradient_by_step["own"]
-    control = float(np.abs(gradient_by_step["own again"] - base).max(initial=0) / (np.abs(base).max(initial=0) or 1))
-    fits = [
-        mixture_weights(gradient_by_step["x" + other], gradient_by_step["x"], gradient_by_step[other]) for other in "yz"
-    ]
+    base, again, x, y = (gradient_by_step[name] for name in ("own", "own again", "x", "y"))
+    control = float(np.abs(again - base).max(initial=0) / (np.abs(base).max(initial=0) or 1))
+    fits = [mixture_weights(gradient_by_step["x" + other], x, gradient_by_step[other]) for other in "yz"]
     size = np.array(sizes, float)
-    weight = (size if weight_by_size else np.ones_like(size)) / (size.sum() if weight_by_size else size.size)
-    rank, micro = (
-        mixture_weights(gradient_by_step[name], gradient_by_step["x"], gradient_by_step["y"])
-        for name in ("rank", "micro")
-    )
+    weight = size / size.sum() if weight_by_size else np.full_like(size, 1 / size.size)
+    rank, micro = (mixture_weights(gradient_by_step[name], x, y) for name in ("rank", "micro"))
     return ProbeResult(
         repeat_deviation=control,
         mixture_residual=max(fit[2] for fit in fits),
@@ -144,12 +134,11 @@ def measure_probe(
         first_rank_weight=rank[0] / weight[:, 0].sum() if size.shape[1] > 1 else 1.0,
         first_micro_batch_weight=micro[0] / weight[0].sum() if len(size) > 1 else 1.0,
         has_ignored_sample=any(
-            abs(_share_of_first(fit) - 0.5) > 0.5 - 1e-9
-            and _have_comparable_norms(gradient_by_step["x"], gradient_by_step[other])
+            abs(_share_of_first(fit) - 0.5) > 0.5 - 1e-9 and _have_comparable_norms(x, gradient_by_step[other])
             for fit, other in zip(fits, "yz", strict=True)
         ),
         part_sizes=part_sizes,
-        repeated_gradient=gradient_by_step["own again"],
+        repeated_gradient=again,
     )
 
 
@@ -224,24 +213,20 @@ def find_cause(audit: Audit, difference: compare.RunDifference, *, in_one_proces
             if without.mixture_residual <= fine and not without.has_ignored_sample:
                 more = " and others" if len(hooks) > 1 else ""
                 return audit.not_exact_verdict(Cause.HOOKS, difference, f"by a hook on {hooks[0]}{more}")
-        detail = (
-            ", ".join(facts.get("mixing", [])) or "negatives within the batch, hard examples, mixup, unmasked padding"
-        )
-        return audit.not_exact_verdict(Cause.ROWS, difference, detail)
+        others = "negatives within the batch, hard examples, mixup, unmasked padding"
+        return audit.not_exact_verdict(Cause.ROWS, difference, ", ".join(facts.get("mixing", [])) or others)
     if len(set(_full_batch_sizes(audit))) > 1 and (by_size := _find_weighting_cause(audit, difference)) is not None:
         return by_size
     if any(abs(share - probe.expected_mixture_share) > fine for share in probe.mixture_shares):
         return audit.not_exact_verdict(Cause.TERMS, difference, filter_detail or explain_shares(probe, 10 * fine))
+    first_counts = "the first counts {:.3g} times its share"
     if abs(probe.first_micro_batch_weight - 1) > fine:
-        return audit.not_exact_verdict(
-            Cause.MICRO_BATCHES, difference, f"the first counts {probe.first_micro_batch_weight:.3g} times its share"
-        )
+        detail = first_counts.format(probe.first_micro_batch_weight)
+        return audit.not_exact_verdict(Cause.MICRO_BATCHES, difference, detail)
     if changed and not summed:
         return audit.not_exact_verdict(Cause.HOOKS, difference, "by the script, after backward()")
     if abs(probe.first_rank_weight - 1) > fine:
-        return audit.not_exact_verdict(
-            Cause.RANKS, difference, f"the first counts {probe.first_rank_weight:.3g} times its share"
-        )
+        return audit.not_exact_verdict(Cause.RANKS, difference, first_counts.format(probe.first_rank_weight))
     return _verdict_without_probe_evidence(audit, difference, filter_detail)
 
 
@@ -251,13 +236,10 @@ def _carried_state_verdict(audit: Audit, difference: compare.RunDifference, prob
     if first > audit.tolerance:  # before anything was carried
         return audit.not_exact_verdict(Cause.UNKNOWN, difference, "state that is carried from step to step hides it")
     same, _, _ = _run_probes(audit, step_names=("own",) * len(PROBE_STEPS))
-    largest = np.abs(probe.repeated_gradient).max(initial=0)
-    if same is None or np.allclose(
-        same.repeated_gradient, probe.repeated_gradient, rtol=0, atol=100 * audit.tolerance * largest
-    ):
-        return audit.not_exact_verdict(
-            Cause.UNKNOWN, difference, "what changes from step to step hides it"
-        )  # whatever the batches
+    reach = 100 * audit.tolerance * np.abs(probe.repeated_gradient).max(initial=0)
+    if same is None or np.allclose(same.repeated_gradient, probe.repeated_gradient, rtol=0, atol=reach):
+        # it changes whatever the batches are
+        return audit.not_exact_verdict(Cause.UNKNOWN, difference, "what changes from step to step hides it")
     return audit.not_exact_verdict(Cause.CARRIED, difference)
 
 
@@ -269,22 +251,17 @@ def _verdict_without_probe_evidence(
     for name, values in records[0].facts.get("not trained", {}).items():
         others = [record.facts.get("not trained", {}).get(name, values) for record in records]
         if any(len(other) == len(values) and not np.allclose(values, other, rtol=close) for other in others):
-            kind = name.rpartition(" ")[0]
-            return audit.not_exact_verdict(
-                Cause.RANKS, difference, f"parameters of a {kind} that no optimizer has differ"
-            )
-    if filter_detail:
-        return audit.not_exact_verdict(Cause.TERMS, difference, filter_detail)
-    return audit.not_exact_verdict(Cause.UNKNOWN, difference)
+            detail = f"parameters of a {name.rpartition(' ')[0]} that no optimizer has differ"
+            return audit.not_exact_verdict(Cause.RANKS, difference, detail)
+    return audit.not_exact_verdict(Cause.TERMS if filter_detail else Cause.UNKNOWN, difference, filter_detail)
 
 
 def find_one_process_cause(
     audit: Audit, difference: compare.RunDifference, single_process_record: RankRecord
 ) -> AuditVerdict:
     """Find why a step differs from that of one process although samples may be exchanged."""
-    ours, theirs = (
-        compare.flat_gradients([record.steps[0]]) for record in (audit.first_run.records[0], single_process_record)
-    )
+    records = audit.first_run.records[0], single_process_record
+    ours, theirs = (compare.flat_gradients(record.steps[:1]) for record in records)
     factor = float(ours @ theirs / (theirs @ theirs or 1))
     ranks = len(audit.first_run.records)
     if np.abs(ours - factor * theirs).max(initial=0) > 100 * audit.tolerance * np.abs(ours).max(initial=0):
@@ -301,11 +278,9 @@ def find_size_cause(audit: Audit, difference: compare.RunDifference) -> AuditVer
         return audit.not_exact_verdict(Cause.OTHER_DATA, difference, ", ".join(audit.streams))
     probe, _, _ = _run_probes(audit)
     if probe is not None and probe.repeat_deviation > 100 * audit.tolerance:
-        return (
-            audit.inconclusive_verdict(Cause.CHANCE)
-            if audit.is_random
-            else _carried_state_verdict(audit, difference, probe)
-        )
+        if audit.is_random:
+            return audit.inconclusive_verdict(Cause.CHANCE)
+        return _carried_state_verdict(audit, difference, probe)
     if (by_size := _find_weighting_cause(audit, difference)) is not None:
         return by_size
     if mixing := audit.first_run.records[0].facts.get("mixing", []):
@@ -355,9 +330,7 @@ def _plan_plain_probe(audit: Audit, in_one_process: bool, step_names: Sequence[s
         assigned = {name: [[[ref for refs in row for ref in refs]] for row in rows] for name, rows in assigned.items()}
     sizes = [[len(refs) for refs in row] for row in assigned[main][: batches_per_step[main]]]
     lengths = audit.first_run.records[0].facts.get("lengths", {})
-    known = [
-        lengths[name] // batches_per_step[name] for name in assigned if lengths.get(name) and batches_per_step[name]
-    ]
+    known = [lengths[name] // batches for name, batches in batches_per_step.items() if lengths.get(name) and batches]
 
     def plan_for(step_range: range) -> AuditPlan:
         part = {
@@ -372,27 +345,26 @@ def _plan_plain_probe(audit: Audit, in_one_process: bool, step_names: Sequence[s
 def _plan_balanced_probe(audit: Audit, in_one_process: bool, step_names: Sequence[str]) -> ProbePlan:
     loader_facts, row = audit.balanced_loaders[0], _full_batch_sizes(audit)
     candidates = loader_facts["candidates"] if row else []
-    chosen = (
-        [candidates[place] for place in choose_probe_samples([counts for _, counts in candidates])]
-        if candidates
-        else []
-    )
+    if not candidates:
+        step_names, chosen = (), []
+    else:
+        chosen = [candidates[place] for place in choose_probe_samples([counts for _, counts in candidates])]
     places = [
         (micro, rank, place)
         for micro in range(loader_facts["accumulate"])
         for rank, size in enumerate(row)
         for place in range(size)
     ]
-    base = [candidates[number % len(candidates)][0] for number in range(len(places))] if candidates else []
     assigned = [
-        base if step.startswith("own") else [chosen[probe_sample_index(step, *place)][0] for place in places]
-        for step in (step_names if chosen else ())
+        [candidates[number % len(candidates)][0] for number in range(len(places))]
+        if step.startswith("own")
+        else [chosen[probe_sample_index(step, *place)][0] for place in places]
+        for step in step_names
     ]
 
     def plan_for(step_range: range) -> AuditPlan:
-        return audit.frozen_plan(
-            len(step_range), balanced=BalancedRun(step_samples=assigned[step_range.start : step_range.stop])
-        )
+        samples = assigned[step_range.start : step_range.stop]
+        return audit.frozen_plan(len(samples), balanced=BalancedRun(step_samples=samples))
 
     sizes = [row] * loader_facts["accumulate"]
     return plan_for, {}, loader_facts["steps"], sizes, tuple(counts for _, counts in chosen)
@@ -452,9 +424,8 @@ def _size_exponent(audit: Audit) -> int | None:
 def _sizes_and_gradients(audit: Audit, batches: Sequence[list[int]]) -> list[tuple[list[int], Array]]:
     """Return the ranks' sizes and the gradient of steps of these samples; nothing if the run fails."""
     numbers = [batch * audit.balanced_loaders[0]["accumulate"] for batch in batches]
-    run = audit.run(
-        audit.frozen_plan(len(numbers), balanced=BalancedRun(uneven_sizes=True, step_samples=numbers)), False
-    )
+    plan = audit.frozen_plan(len(numbers), balanced=BalancedRun(uneven_sizes=True, step_samples=numbers))
+    run = audit.run(plan, False)
     steps = arrange.steps_by_batch(run.records[0])[: len(numbers)] if run.records and not run.error else []
     if len(steps) < len(numbers):
         return []

@@ -36,11 +36,8 @@ def compare_runs(expected: Sequence[RankRecord], actual: Sequence[RankRecord]) -
     steps = []
     for number in range(min(len(record.steps) for record in [*expected, *actual])):
         pairs = zip(expected, actual, strict=True)
-        steps.append(
-            max_deviation_by_parameter(
-                [step_deviations(one, one.steps[number], other.steps[number]) for one, other in pairs]
-            )
-        )
+        found = [step_deviations(one, one.steps[number], other.steps[number]) for one, other in pairs]
+        steps.append(max_deviation_by_parameter(found))
     return RunDifference(tuple(steps))
 
 
@@ -102,9 +99,8 @@ def compare_ranks(records: Sequence[RankRecord]) -> RunDifference:
     steps = []
     for number, step in enumerate(first.steps):
         there = [record.steps[number].gradients for record in others if number < len(record.steps)]
-        steps.append(
-            max_deviation_by_parameter([relative_deviations(step.gradients, gradients) for gradients in there])
-        )
+        found = [relative_deviations(step.gradients, gradients) for gradients in there]
+        steps.append(max_deviation_by_parameter(found))
     return RunDifference(tuple(steps))
 
 
@@ -122,12 +118,8 @@ def max_rank_deviation(parameters_by_rank: Sequence[Arrays]) -> float:
 
 def flat_gradients(steps: Sequence[StepRecord], *, use_raw_gradients: bool = False) -> Array:
     """Return the gradients of some steps as one vector."""
-    arrays = [
-        array.astype(np.float64)
-        for step in steps
-        for array in (step.raw_gradients if use_raw_gradients else step.gradients).values()
-    ]
-    return np.concatenate(arrays) if arrays else np.zeros(0)
+    found = [step.raw_gradients if use_raw_gradients else step.gradients for step in steps]
+    return np.concatenate([np.zeros(0), *(array for arrays in found for array in arrays.values())])
 
 
 def find_nonfinite(records: Sequence[RankRecord]) -> RunDifference | None:

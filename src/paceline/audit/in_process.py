@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from paceline.audit.inside.patches import no_dropout
 from paceline.audit.inside.randomness import SeededBlock, generator_checksums, generators_used_since
-from paceline.audit.inside.samples import convert_tensors, count_rows, part_sizes, serialize
+from paceline.audit.inside.samples import convert_tensors, count_rows, part_sizes
 from paceline.audit.inside.step_recorder import ParameterNames, compress_values
 from paceline.audit.run import Arrays, AuditPlan, AuditRun, RankRecord, Sample, SampleRef, StepRecord
 from paceline.audit.verdict import Audit
@@ -124,7 +124,7 @@ class SimulatedRanks:
     def sample_at(self, sample_ref: SampleRef) -> Sample:
         """Return a sample by its row, with the sizes of its parts."""
         item = convert_tensors(self.batches[sample_ref[1]], lambda tensor: tensor[self.row_index(sample_ref)])
-        return Sample(self.row_index(sample_ref), part_sizes(serialize(to_builtin_containers(item))))
+        return Sample(self.row_index(sample_ref), part_sizes(item))
 
     def average_gradients(self, step_index: int, sample_refs_by_rank: list[list[SampleRef]]) -> tuple[Arrays, bool]:
         """Return the mean of the ranks' gradients in a step, and whether random numbers were drawn."""
@@ -156,13 +156,6 @@ class SimulatedRanks:
             name: compress_values(torch.zeros_like(parameter) if gradient is None else gradient)
             for (name, parameter), gradient in zip(self.parameters.items(), found, strict=True)
         }
-
-
-def to_builtin_containers(sample: Any) -> Any:
-    """Return a sample as plain tuples and dictionaries, whatever classes held it."""
-    if isinstance(sample, Mapping):
-        return {str(name): to_builtin_containers(part) for name, part in sample.items()}
-    return tuple(to_builtin_containers(part) for part in sample) if isinstance(sample, list | tuple) else sample
 
 
 def leaf_parameters(loss: torch.Tensor) -> list[torch.Tensor]:

@@ -47,7 +47,7 @@ class Launcher:
         self.runs, self.longest_seconds = 0, 0.0
 
     def __call__(self, plan: AuditPlan, in_one_process: bool) -> AuditRun:
-        """Run the command by a plan, as one process if that is asked for."""
+        """Run the command by a plan."""
         command = one_process_command(self.command) if in_one_process else self.command
         if command is None:
             return AuditRun([], error=UNKNOWN_PROCESS_COUNT)
@@ -63,15 +63,12 @@ class Launcher:
     def _run_command(self, command: list[str], folder: Path) -> str:
         """Run a command; return the error among its last words if it failed."""
         began = time.monotonic()
-        environment = environment_with_import_hooks(
-            {"torch": "paceline.audit.inside:install_recorder"}, PACELINE_AUDIT=str(folder)
-        )
+        hooks = {"torch": "paceline.audit.inside:install_recorder"}
+        environment = environment_with_import_hooks(hooks, PACELINE_AUDIT=str(folder))
         # A later run has ten times the seconds of the longest before, and at least a minute.
         limit = min(self.timeout, max(60.0, 10 * self.longest_seconds)) if self.longest_seconds else self.timeout
         with (folder / "log").open("w+", encoding="utf-8", errors="replace") as log:
-            process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-            )
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             try:
                 status = process.wait(limit)
             except subprocess.TimeoutExpired:
@@ -114,7 +111,6 @@ def find_program(command: Sequence[str]) -> list[str]:
     program = shutil.which(command[0]) or shutil.which(str(Path(sys.executable).parent / command[0]))
     if program is None:
         raise FileNotFoundError(
-            f"no program {command[0]!r} was found on the PATH: pass the command that starts your script, such as "
-            "torchrun"
+            f"no program {command[0]!r} is on the PATH: pass the command that starts your script, such as torchrun"
         )
     return [program, *command[1:]]

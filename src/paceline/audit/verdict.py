@@ -54,28 +54,25 @@ class Audit:
             if self.first_run.records and not self.first_run.error:
                 break
         else:
-            return self.inconclusive_verdict(
-                Cause.FAILED if self.first_run.error else Cause.NO_STEPS, self.first_run.error
-            )
+            error = self.first_run.error
+            return self.inconclusive_verdict(Cause.FAILED if error else Cause.NO_STEPS, error)
         self.plan = replace(self.plan, samples_folder=self.first_run.folder)
-        if not arrange.shared_streams(self.first_run.records) and not self.balanced_loaders:
-            return self.inconclusive_verdict(Cause.NO_SAMPLES)
-        beside = any(step.facts.get("beside") or step.facts.get("draws") for step in self.first_run.records[0].steps)
-        if not self.balanced_loaders and beside and self.streams[0].startswith(RANDINT_STREAM):
-            return self.inconclusive_verdict(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
-        if not self.balanced_loaders and self.is_script:
-            self.notes.append(
-                "The script has no BalancedLoader, so its batch sizes stay unchanged: the audit checks that a sample "
-                "has the same weight on any rank and in any micro-batch."
-            )
-        if len(self.first_run.records[0].steps) < self.steps:
-            self.notes.append(f"The script took only {len(self.first_run.records[0].steps)} steps.")
-        if self.is_script:
-            self.notes.append(
-                "Dropout and loading processes are disabled, and a sample is augmented the same way in every run."
-            )
-        else:
-            self.notes.append("Dropout is off.")
+        steps = self.first_run.records[0].steps
+        if not self.balanced_loaders:
+            if not self.streams:
+                return self.inconclusive_verdict(Cause.NO_SAMPLES)
+            beside = any(step.facts.get("beside") or step.facts.get("draws") for step in steps)
+            if beside and self.streams[0].startswith(RANDINT_STREAM):
+                return self.inconclusive_verdict(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
+            if self.is_script:
+                self.notes.append(
+                    "The script has no BalancedLoader, so its batch sizes stay unchanged: the audit checks that a sample "
+                    "has the same weight on any rank and in any micro-batch."
+                )
+        if len(steps) < self.steps:
+            self.notes.append(f"The script took only {len(steps)} steps.")
+        of_script = "Dropout and loading processes are disabled, and a sample is augmented the same way in every run."
+        self.notes.append(of_script if self.is_script else "Dropout is off.")
         return None
 
     # -- noise -----------------------------------------------------------------------------------------------------
@@ -85,12 +82,8 @@ class Audit:
         again, run = self.run_and_compare("an equal run", self.plan)
         if again is not None and _sample_digests(run.records) != _sample_digests(self.first_run.records):
             self.notes.append("Two equal runs get different samples: the order is random, whatever is seeded.")
-            again, _ = self.run_and_compare(
-                "an equal run",
-                replace(
-                    self.plan, arrangement=arrange.arrange_samples(self.first_run.records, arrange.original_placement)
-                ),
-            )
+            same_samples = arrange.arrange_samples(self.first_run.records, arrange.original_placement)
+            again, _ = self.run_and_compare("an equal run", replace(self.plan, arrangement=same_samples))
         if again is None:
             return self.inconclusive_verdict(Cause.FAILED, "a second, equal run ended earlier than the first")
         self.noise = again.largest
@@ -127,7 +120,7 @@ class Audit:
             if len({(seed, epoch, shuffle) for _, _, shuffle, seed, epoch in orders}) > 1:
                 seeds = ", ".join(f"rank {rank}: {one[3]}" for rank, one in enumerate(orders))
                 return self.not_exact_verdict(Cause.ORDER, None, f"seeds of the samplers: {seeds}")
-        for stream in arrange.shared_streams(records):
+        for stream in self.streams:
             digests = [[one.digest for batch in record.streams[stream] for one in batch] for record in records]
             if all(sorted(digests[0]) == sorted(other) for other in digests[1:]) and len(set(digests[0])) > 1:
                 return self.not_exact_verdict(Cause.SAME_DATA, None, "every rank got the same ones in these steps")
@@ -136,13 +129,11 @@ class Audit:
     # -- the same samples elsewhere --------------------------------------------------------------------------------
 
     def _check_moved_samples(self) -> AuditVerdict | None:
-        exchanged = arrange.arrange_samples(
-            self.first_run.records, arrange.shuffled_placement(self.first_run.records, 1)
-        )
+        records = self.first_run.records
+        exchanged = arrange.arrange_samples(records, arrange.shuffled_placement(records, 1))
         if not arrange.has_moved_samples(exchanged):
-            return self.inconclusive_verdict(
-                Cause.NO_SAMPLES, "there was one rank, one micro-batch: nothing to exchange"
-            )
+            detail = "there was one rank, one micro-batch: nothing to exchange"
+            return self.inconclusive_verdict(Cause.NO_SAMPLES, detail)
         found, _ = self.run_and_compare("samples exchanged", replace(self.plan, arrangement=exchanged))
         if found is None:
             return self.inconclusive_verdict(Cause.FAILED, "it did not run with its samples exchanged")
@@ -151,28 +142,22 @@ class Audit:
         return self._check_one_process()
 
     def _check_uneven_sizes(self) -> AuditVerdict | None:
-        uneven, run = self.run_and_compare(
-            "uneven sizes", replace(self.plan, balanced=BalancedRun(uneven_sizes=True, seed=1))
-        )
+        plan = replace(self.plan, balanced=BalancedRun(uneven_sizes=True, seed=1))
+        uneven, run = self.run_and_compare("uneven sizes", plan)
         if uneven is None:
             return self.not_exact_verdict(Cause.UNEVEN, None, run.error)
         if (where := compare.find_nonfinite(run.records)) is not None:
             return self.not_exact_verdict(Cause.NOT_A_NUMBER, where)
-        sizes = [row for step in run.records[0].steps for row in step.facts.get("sizes", [])]
-        if uneven.largest <= self.tolerance and all(len(set(row)) == 1 for row in sizes):
-            return self.inconclusive_verdict(
-                Cause.NO_SAMPLES, "sizes did not differ: batches are too small, or steps too few"
-            )
         if uneven.largest <= self.tolerance:
-            return None
-        if different := [
-            number
-            for number, seen in enumerate(_dataset_checksums(self.first_run.records))
-            if None not in seen and len(set(seen)) > 1
-        ]:
-            return self.not_exact_verdict(
-                Cause.DIFFERENT_DATA, None, f"seen in the first samples of loader {different[0]}"
-            )
+            sizes = [row for step in run.records[0].steps for row in step.facts.get("sizes", [])]
+            if any(len(set(row)) > 1 for row in sizes):
+                return None
+            detail = "sizes did not differ: batches are too small, or steps too few"
+            return self.inconclusive_verdict(Cause.NO_SAMPLES, detail)
+        for number, seen in enumerate(_dataset_checksums(self.first_run.records)):
+            if None not in seen and len(set(seen)) > 1:
+                detail = f"seen in the first samples of loader {number}"
+                return self.not_exact_verdict(Cause.DIFFERENT_DATA, None, detail)
         equal, _ = self.run_and_compare("samples exchanged", replace(self.plan, balanced=BalancedRun(seed=1)))
         if equal is None or equal.largest > self.tolerance:
             return causes.find_cause(self, uneven)
@@ -184,12 +169,9 @@ class Audit:
         if len(records) < 2:
             return None
         plan = replace(self.plan, steps=max(2, self.steps))
-        run = self.run(
-            replace(plan, arrangement=arrange.arrange_samples(records, arrange.one_process_placement(None))), True
-        )
-        wanted = {
-            stream: len(arrange.batches_by_step(records[0], stream)[0]) for stream in arrange.shared_streams(records)
-        }
+        joined = arrange.arrange_samples(records, arrange.one_process_placement(None))
+        run = self.run(replace(plan, arrangement=joined), True)
+        wanted = {stream: len(arrange.batches_by_step(records[0], stream)[0]) for stream in self.streams}
         if run.records and not run.error:
             counts = {
                 stream: len(groups[0])
@@ -215,14 +197,9 @@ class Audit:
     def _check_division(self) -> AuditVerdict | None:
         """Check that the loop divides the losses of micro-batches; return a verdict if it does not."""
         first = self.first_run.records[0]
-        number = max(
-            (
-                len(group)
-                for stream in arrange.shared_streams([first])
-                for group in arrange.batches_by_step(first, stream)
-            ),
-            default=1,
-        )
+        streams = arrange.shared_streams([first])
+        groups = [group for stream in streams for group in arrange.batches_by_step(first, stream)]
+        number = max(map(len, groups), default=1)
         for step in first.steps:
             ratios, scale = step.facts.get("ratio", []), step.facts.get("scale", [1.0])[0]
             undivided = len(ratios) == number and all(abs(ratio - 1) < 1e-6 for ratio in [*ratios, scale])
@@ -287,9 +264,8 @@ class Audit:
 
     def exact_verdict(self) -> AuditVerdict:
         """Return the verdict that the script is exact."""
-        return AuditVerdict(
-            status=AuditStatus.EXACT, deviation=max(self.deviations.values(), default=0.0), **self.common_fields()
-        )
+        largest = max(self.deviations.values(), default=0.0)
+        return AuditVerdict(status=AuditStatus.EXACT, deviation=largest, **self.common_fields())
 
     def inconclusive_verdict(self, cause: Cause, detail: str = "") -> AuditVerdict:
         """Return an inconclusive verdict, with its cause."""

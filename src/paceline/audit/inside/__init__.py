@@ -6,7 +6,6 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Never
 
@@ -25,17 +24,13 @@ def install_recorder(torch_module: object) -> None:
     patches.apply(20 + int(os.environ.get("RANK", "0")))
     patch_balanced_loaders(patches)
     atexit.register(recorder.finish)
-    sys.excepthook = _skip_record_on_error(recorder, sys.excepthook)
+    excepthook = sys.excepthook
 
-
-def _skip_record_on_error(recorder: StepRecorder, excepthook: Callable[..., object]) -> Callable[..., None]:
-    """Return a hook after which no record is written: the process of a script that fails ends with its error."""
-
-    def hook(*error: Any) -> None:
+    def skip_record(*error: Any) -> None:  # the process of a script that fails ends with its error
         recorder.has_finished = True
         excepthook(*error)
 
-    return hook
+    sys.excepthook = skip_record
 
 
 def end_process(folder: Path, num_ranks: int) -> Never:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count, islice
@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 
 from paceline.audit.inside.patches import Patches, item_getter
 from paceline.audit.inside.randomness import SeededBlock
-from paceline.audit.inside.samples import digest, part_sizes, serialize_any
+from paceline.audit.inside.samples import digest, part_sizes
 from paceline.audit.run import BalancedRun
 from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
@@ -26,16 +26,13 @@ from paceline.torch.rank_loader import RankLoader
 from paceline.torch.stream_assigner import StreamAssigner
 from paceline.torch.stream_loader import StreamLoader
 
-Collate = Callable[[list[Any]], Any]
 
-
-class RandomSpeeds(LastValue):
+class _RandomSpeeds(LastValue):
     """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
 
     seen = 0
 
     def observe(self, report: Report) -> None:
-        """Count a report."""
         super().observe(report)
         self.seen += 1
 
@@ -49,18 +46,16 @@ class RandomSpeeds(LastValue):
         self.reset([str(worker) for worker in state.get("workers", self.workers)])
 
 
-class ShuffledOrder:
+class _ShuffledOrder:
     """An order of samples whose blocks, the global batches of a step, are mixed, or replaced."""
 
     def __init__(self, order: Any, loader: Any, batch: int, plan: BalancedRun) -> None:
         self.order, self.loader, self.batch, self.plan = order, loader, batch, plan
 
     def __len__(self) -> int:
-        """Return the samples of an epoch."""
         return len(self.order)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the order itself has."""
         return getattr(self.order, name)
 
     def epoch_indices(self, epoch: int, ranks: int = 1) -> Any:
@@ -76,7 +71,7 @@ class ShuffledOrder:
         return numbers
 
 
-class ShuffledStream:
+class _ShuffledStream:
     """A stream whose blocks are mixed.
 
     If samples are known by a key, what is drawn for them may differ from rank to rank: it follows their place.
@@ -88,11 +83,9 @@ class ShuffledStream:
         self.stream, self.block, self.seed = stream, block, seed
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the stream itself has."""
         return getattr(self.stream, name)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the samples."""
         samples = self._samples()
         for first in range(2**62):
             block = list(islice(samples, self.block))
@@ -119,81 +112,61 @@ def patch_balanced_loaders(patches: Patches) -> None:
     begun: dict[str, Any] = {}  # the loader that is made now, and whether its batches have a fixed number of samples
     facts_of: dict[int, dict[str, Any]] = {}  # what the record says of each loader
 
-    def wrap_balancer_init(original: Any) -> Any:
-        def init(balancer: Any, predictor: Any, **options: Any) -> None:
-            policy = options.get("policy") or Policy()
-            if plan.uneven_sizes:
-                free = replace(policy, warmup=0, change_cost=0.0, risk=0.0, batch_multiple=1)
-                original(balancer, RandomSpeeds(), **{**options, "policy": free})
-            else:
-                original(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})
+    def init_balancer(original: Any, balancer: Any, predictor: Any, **options: Any) -> None:
+        policy = options.get("policy") or Policy()
+        if plan.uneven_sizes:
+            free = replace(policy, warmup=0, change_cost=0.0, risk=0.0, batch_multiple=1)
+            original(balancer, _RandomSpeeds(), **{**options, "policy": free})
+        else:
+            original(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})
 
-        return init
+    def init_assigner(original: Any, assigner: Any, order: Any, batch: Any, *arguments: Any, **options: Any) -> None:
+        mixed = _ShuffledOrder(order, begun["loader"], batch.samples, plan) if begun["fixed"] else order
+        original(assigner, mixed, batch, *arguments, **options)
 
-    def wrap_assigner_init(original: Any) -> Any:
-        def init(assigner: Any, order: Any, global_batch: Any, *arguments: Any, **options: Any) -> None:
-            mixed = ShuffledOrder(order, begun["loader"], global_batch.samples, plan) if begun["fixed"] else order
-            original(assigner, mixed, global_batch, *arguments, **options)
+    def init_stream_assigner(original: Any, assigner: Any, stream: Any, batch: Any, *arguments: Any) -> None:
+        window = arguments[2]  # after the rank and the costs
+        mixed = _ShuffledStream(stream, batch.samples, plan.seed if window == 1 else 0)
+        original(assigner, mixed, batch, *arguments)
+        mixed.seeded = assigner.key is not None
 
-        return init
+    def init_loader(original: Any, loader: Any, dataset: Any, *arguments: Any, **options: Any) -> None:
+        fixed = getattr(options.get("costs"), "global_tokens", None) is None
+        begun.update(loader=loader, fixed=fixed)
+        of_processes = {"num_workers", "prefetch_factor", "multiprocessing_context", "timeout"}
+        passed = {name: value for name, value in options.items() if name not in of_processes}
+        name = f"balanced loader {len(recorder.record.facts.get('balanced', []))}"
+        collate = options.get("collate_fn") or default_collate
 
-    def wrap_stream_assigner_init(original: Any) -> Any:
-        def init(
-            assigner: Any,
-            stream: Any,
-            global_batch: Any,
-            rank: int,
-            costs: Any,
-            window: int,
-            *arguments: Any,
-            **options: Any,
-        ) -> None:
-            mixed = ShuffledStream(stream, global_batch.samples, plan.seed if window == 1 else 0)
-            original(assigner, mixed, global_batch, rank, costs, window, *arguments, **options)
-            mixed.seeded = assigner.key is not None
+        def collate_and_count(samples: list[Any]) -> Any:
+            recorder.count_batch(name)
+            recorder.before_collating()
+            return recorder.convert_batch(len(samples), collate(samples))
 
-        return init
+        original(loader, dataset, *arguments, **{**passed, "collate_fn": collate_and_count})
+        facts_of[id(loader)] = facts = {"global_batch": loader.global_batch, "candidates": []}
+        facts |= {"accumulate": loader.accumulate, "steps": 0}
+        if isinstance(loader, BalancedLoader):
+            numbers, facts["checksum"] = probe_candidates(recorder, dataset)
+            facts["candidates"] = numbers if fixed else []
+        recorder.record.facts.setdefault("balanced", []).append(facts)
+        recorder.track_batch_sizes(loader)
 
-    def wrap_loader_init(original: Any) -> Any:
-        def init(loader: Any, dataset: Any, *arguments: Any, **options: Any) -> None:
-            fixed = getattr(options.get("costs"), "global_tokens", None) is None
-            begun.update(loader=loader, fixed=fixed)
-            of_processes = {"num_workers", "prefetch_factor", "multiprocessing_context", "timeout"}
-            passed = {name: value for name, value in options.items() if name not in of_processes}
-            name = f"balanced loader {len(recorder.record.facts.get('balanced', []))}"
-            passed["collate_fn"] = make_counting_collate(recorder, name, options.get("collate_fn"))
-            original(loader, dataset, *arguments, **passed)
-            facts_of[id(loader)] = facts = {"global_batch": loader.global_batch, "candidates": []}
-            facts |= {"accumulate": loader.accumulate, "steps": 0}
-            if isinstance(loader, BalancedLoader):
-                numbers, facts["checksum"] = probe_candidates(recorder, dataset)
-                facts["candidates"] = numbers if fixed else []
-            recorder.record.facts.setdefault("balanced", []).append(facts)
-            recorder.track_batch_sizes(loader)
+    def begin_loop(original: Any, loader: Any, loop: Any) -> None:
+        facts_of[id(loader)] |= {"accumulate": loader.accumulate, "steps": count_full_steps(loader)}
+        original(loader, loop)
 
-        return init
+    def load_chunk(original: Any, chunks: Any, indices: Any) -> Any:
+        get = item_getter(chunks.dataset)
+        return chunks.collate([recorder.load_sample("balanced", number, get) for number in indices.tolist()])
 
-    def wrap_loop_begin(original: Any) -> Any:
-        def begin(loader: Any, loop: Any) -> None:
-            facts_of[id(loader)] |= {"accumulate": loader.accumulate, "steps": count_full_steps(loader)}
-            original(loader, loop)
-
-        return begin
-
-    def wrap_chunk_load(original: Any) -> Any:
-        def load(chunks: Any, indices: Any) -> Any:
-            get = item_getter(chunks.dataset)
-            return chunks.collate([recorder.load_sample("balanced", number, get) for number in indices.tolist()])
-
-        return load
-
-    patches.replace(ChunkDataset, "load", wrap_chunk_load)
-    patches.replace(LoadBalancer, "__init__", wrap_balancer_init)
-    patches.replace(EpochAssigner, "__init__", wrap_assigner_init)
-    patches.replace(StreamAssigner, "__init__", wrap_stream_assigner_init)
-    patches.replace(BalancedLoader, "__init__", wrap_loader_init)
-    patches.replace(StreamLoader, "__init__", wrap_loader_init)
-    patches.replace(RankLoader, "begin", wrap_loop_begin)
+    patches.wrap(ChunkDataset, "load", load_chunk)
+    patches.wrap(LoadBalancer, "__init__", init_balancer)
+    patches.wrap(EpochAssigner, "__init__", init_assigner)
+    patches.wrap(StreamAssigner, "__init__", init_stream_assigner)
+    patches.wrap(BalancedLoader, "__init__", init_loader)
+    patches.wrap(StreamLoader, "__init__", init_loader)
+    patches.wrap(RankLoader, "begin", begin_loop)
 
 
 def count_full_steps(loader: Any) -> int:
@@ -204,25 +177,14 @@ def count_full_steps(loader: Any) -> int:
     return int(full // loader.accumulate)
 
 
-def make_counting_collate(recorder: Any, loader_name: str, collate: Collate | None) -> Collate:
-    """Return a collate function whose batches are counted, and of the audit's precision."""
-
-    def collate_and_count(samples: list[Any]) -> Any:
-        recorder.count_batch(loader_name)
-        recorder.before_collating()
-        return recorder.convert_batch(len(samples), (collate or default_collate)(samples))
-
-    return collate_and_count
-
-
 def probe_candidates(recorder: Any, dataset: Any) -> tuple[list[tuple[int, dict[str, int]]], int | None]:
     """Return the numbers of some samples with the sizes of their parts, and their checksum, None where they change."""
-
-    def load() -> list[Any]:
-        samples = [recorder.load_sample("balanced", k, item_getter(dataset)) for k in range(min(len(dataset), 64))]
-        return [serialize_any(sample, number) for number, sample in enumerate(samples)]
-
     with torch.no_grad():
-        known, again = load(), load()
-    checksum, other = digest({"list": known}), digest({"list": again})
+        known, again = (
+            [recorder.load_sample("balanced", k, item_getter(dataset)) for k in range(min(len(dataset), 64))]
+            for _ in range(2)
+        )
+    checksum, other = (
+        digest([digest(one, number) for number, one in enumerate(samples)]) for samples in (known, again)
+    )
     return [(number, part_sizes(one)) for number, one in enumerate(known)], checksum if checksum == other else None

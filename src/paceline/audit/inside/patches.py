@@ -12,6 +12,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -66,6 +67,18 @@ class Patches:
         setattr(owner, attribute, wrap(before))
         self.on_undo(lambda: setattr(owner, attribute, before))
 
+    def wrap(self, owner: Any, attribute: str, wrapper: Callable[..., Any]) -> None:
+        """Let ``wrapper(original, ...)`` run where a function is called."""
+
+        def make(original: Any) -> Any:
+            @functools.wraps(original)
+            def call(*arguments: Any, **options: Any) -> Any:
+                return wrapper(original, *arguments, **options)
+
+            return call
+
+        self.replace(owner, attribute, make)
+
     def on_undo(self, undo: Callable[[], object]) -> None:
         """Call this when all changes are taken back."""
         self._undo.append(undo)
@@ -76,26 +89,23 @@ class Patches:
         """Disable dropout: which values it drops depends on the sample's position."""
         functional: Any = torch.nn.functional
         for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
-            self.replace(functional, name, lambda before: identity_dropout)
-        self.replace(functional, "scaled_dot_product_attention", attention_without_dropout)
+            self.wrap(functional, name, lambda original, input, *_, **options: input)  # noqa: A006 - torch's own name
+        self.wrap(functional, "scaled_dot_product_attention", attention_without_dropout)
         for layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):  # each has a forward pass of its own
-            self.replace(layer, "forward", recurrent_without_dropout)
+            self.wrap(layer, "forward", recurrent_without_dropout)
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
     def _patch_data_loaders(self) -> None:
-        self.replace(DataLoader, "__init__", init_without_workers)
-        self.replace(_SingleProcessDataLoaderIter, "__init__", self._wrap_iterator_init)
-        self.replace(torch, "randint", self._wrap_randint)
+        self.wrap(DataLoader, "__init__", init_without_workers)
+        self.wrap(_SingleProcessDataLoaderIter, "__init__", self._init_iterator)
+        self.wrap(torch, "randint", self._randint)
 
-    def _wrap_iterator_init(self, original: Any) -> Any:
-        def init(iterator: Any, loader: Any) -> None:
-            original(iterator, loader)
-            if type(loader.dataset).__module__ != INTERNAL_DATASETS_MODULE:
-                fetcher = iterator._dataset_fetcher  # torch's own, and the only place where samples are apart
-                fetcher.fetch = functools.partial(self._fetch_batch, fetcher, loader)
-
-        return init
+    def _init_iterator(self, original: Any, iterator: Any, loader: Any) -> None:
+        original(iterator, loader)
+        if type(loader.dataset).__module__ != INTERNAL_DATASETS_MODULE:
+            fetcher = iterator._dataset_fetcher  # torch's own, and the only place where samples are apart
+            fetcher.fetch = functools.partial(self._fetch_batch, fetcher, loader)
 
     def _fetch_batch(self, fetcher: Any, loader: Any, index: Any) -> Any:
         """Load a batch as torch's fetchers do, but with the samples that the recorder says."""
@@ -117,12 +127,8 @@ class Patches:
     @staticmethod
     def _next_stream_samples(fetcher: Any, index: Any) -> list[Any]:
         """Return the next samples of a stream, as torch's own fetcher takes them."""
-        loaded: list[Any] = []
-        while not fetcher.ended and len(loaded) < len(index):
-            try:
-                loaded.append(next(fetcher.dataset_iter))
-            except StopIteration:
-                fetcher.ended = True
+        loaded = [] if fetcher.ended else list(islice(fetcher.dataset_iter, len(index)))
+        fetcher.ended = len(loaded) < len(index)
         if not loaded or (fetcher.drop_last and len(loaded) < len(index)):
             raise StopIteration
         return loaded
@@ -141,42 +147,33 @@ class Patches:
             order = [sampler.num_replicas, sampler.rank, bool(sampler.shuffle), sampler.seed, sampler.epoch]
             self.recorder.record.facts.setdefault("samplers", {})[self._stream_name(loader)] = order
 
-    def _wrap_randint(self, original: Any) -> Any:
+    def _randint(self, original: Any, *arguments: Any, **options: Any) -> Any:
         """Treat a row of whole numbers that a script draws to train on as numbers of samples."""
-
-        @functools.wraps(original)
-        def randint(*arguments: Any, **options: Any) -> Any:
-            recorder = self.recorder
-            counted = torch.is_grad_enabled() and "generator" not in options and recorder.draws_are_samples
-            if not counted and not recorder.is_evaluating():
-                return original(*arguments, **options)
-            recorder.check_other_draws()
-            recorder.check_random_draws()
-            values = original(*arguments, **options)
-            recorder.ignore_last_draw()
-            if not counted or values.dim() != 1:
-                return values
-            numbers = values.tolist()
-            stream = f"{RANDINT_STREAM} {arguments} {sorted(options)}"
-            samples = self.recorder.fetch_samples(stream, range(2**62), numbers, int)
-            return torch.tensor(samples, dtype=values.dtype, device=values.device)
-
-        return randint
+        recorder = self.recorder
+        counted = torch.is_grad_enabled() and "generator" not in options and recorder.draws_are_samples
+        if not counted and not recorder.is_evaluating():
+            return original(*arguments, **options)
+        recorder.check_other_draws()
+        recorder.check_random_draws()
+        values = original(*arguments, **options)
+        recorder.ignore_last_draw()
+        if not counted or values.dim() != 1:
+            return values
+        stream = f"{RANDINT_STREAM} {arguments} {sorted(options)}"
+        samples = recorder.fetch_samples(stream, range(2**62), values.tolist(), int)
+        return torch.tensor(samples, dtype=values.dtype, device=values.device)
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _patch_optimizer_steps(self) -> None:
         recorder, modules = self.recorder, torch.nn.Module
 
-        def wrap_named_parameters(original: Any) -> Any:
-            def named_parameters(module: Any, *arguments: Any, **options: Any) -> Any:
-                recorder.parameter_names.add_module(module)
-                return original(module, *arguments, **options)
-
-            return named_parameters
+        def named_parameters(original: Any, module: Any, *arguments: Any, **options: Any) -> Any:
+            recorder.parameter_names.add_module(module)
+            return original(module, *arguments, **options)
 
         recorder.plain_named_parameters = modules.named_parameters
-        self.replace(modules, "named_parameters", wrap_named_parameters)
+        self.wrap(modules, "named_parameters", named_parameters)
 
         def before_optimizer_step(optimizer: Any, arguments: Any, options: Any) -> Any:
             def wrap_closure(closure: Any) -> Any:
@@ -187,12 +184,9 @@ class Patches:
 
                 return run_closure if callable(closure) else closure
 
-            closures = (
-                [*map(wrap_closure, arguments[1:])],
-                {name: wrap_closure(option) for name, option in options.items()},
-            )
             recorder.before_step(optimizer, any(callable(one) for one in [*arguments[1:], *options.values()]))
-            return (*arguments[:1], *closures[0]), closures[1]
+            closures = {name: wrap_closure(option) for name, option in options.items()}
+            return (*arguments[:1], *map(wrap_closure, arguments[1:])), closures
 
         handles = [
             register_optimizer_step_pre_hook(before_optimizer_step),
@@ -204,48 +198,36 @@ class Patches:
         """Note the means that losses return, and the numbers whose gradients are taken."""
         seen: list[torch.Tensor] = []
 
-        def wrap_loss(original: Any) -> Any:
-            @functools.wraps(original)
-            def record_loss(*arguments: Any, **options: Any) -> Any:
-                found = original(*arguments, **options)
-                if isinstance(found, torch.Tensor) and found.dim() == 0 and found.requires_grad:
-                    seen.append(found.detach())
-                return found
-
-            return record_loss
+        def record_loss(original: Any, *arguments: Any, **options: Any) -> Any:
+            found = original(*arguments, **options)
+            if isinstance(found, torch.Tensor) and found.dim() == 0 and found.requires_grad:
+                seen.append(found.detach())
+            return found
 
         for name in [
             *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
             *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
         ]:
-            self.replace(torch.nn.functional, name, wrap_loss)
+            self.wrap(torch.nn.functional, name, record_loss)
 
-        def wrap_backward(original: Any) -> Any:
-            @functools.wraps(original)
-            def backward_and_record(tensor: Any, *arguments: Any, **options: Any) -> Any:
-                if tensor.numel() == 1 and seen:
-                    self.recorder.record_facts(ratio=float(tensor.detach()) / (float(sum(seen)) or float("nan")))
-                seen.clear()
-                original(tensor, *arguments, **options)
-                self.recorder.after_backward()
+        def backward_and_record(original: Any, tensor: Any, *arguments: Any, **options: Any) -> None:
+            if tensor.numel() == 1 and seen:
+                self.recorder.record_facts(ratio=float(tensor.detach()) / (float(sum(seen)) or float("nan")))
+            seen.clear()
+            original(tensor, *arguments, **options)
+            self.recorder.after_backward()
 
-            return backward_and_record
-
-        self.replace(torch.Tensor, "backward", wrap_backward)
+        self.wrap(torch.Tensor, "backward", backward_and_record)
 
     def _disable_clipping(self) -> None:
         """Leave gradients as they are where every step has the same parameters."""
 
-        def wrap_clip_grad_norm(original: Any) -> Any:
-            @functools.wraps(original)
-            def clip(parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
-                return original(parameters, 1e300, *arguments, **options)
-
-            return clip
+        def measure_norm(original: Any, parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
+            return original(parameters, 1e300, *arguments, **options)
 
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            self.replace(owner, "clip_grad_norm_", wrap_clip_grad_norm)
-            self.replace(owner, "clip_grad_value_", lambda before: lambda *a, **k: None)
+            self.wrap(owner, "clip_grad_norm_", measure_norm)
+            self.wrap(owner, "clip_grad_value_", lambda *arguments, **options: None)
 
     # -- precision -------------------------------------------------------------------------------------------------
 
@@ -254,20 +236,14 @@ class Patches:
         torch.set_default_dtype(torch.float64)
         self._undo.append(lambda: torch.set_default_dtype(before))
 
-        def wrap_ddp_init(original_init: Any) -> Any:
-            def init_in_float64(wrapper: Any, module: Any, *arguments: Any, **options: Any) -> None:
-                original_init(wrapper, module.double(), *arguments, **options)
+        def init_in_float64(original: Any, wrapper: Any, module: Any, *arguments: Any, **options: Any) -> None:
+            original(wrapper, module.double(), *arguments, **options)
 
-            return init_in_float64
+        def init_disabled(original: Any, *arguments: Any, **options: Any) -> None:
+            original(*arguments, **{**options, "enabled": False})
 
-        def wrap_autocast_init(original_init: Any) -> Any:
-            def init_disabled(context: Any, *arguments: Any, **options: Any) -> None:
-                original_init(context, *arguments, **{**options, "enabled": False})
-
-            return init_disabled
-
-        self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", wrap_ddp_init)
-        self.replace(torch.autocast, "__init__", wrap_autocast_init)
+        self.wrap(torch.nn.parallel.DistributedDataParallel, "__init__", init_in_float64)
+        self.wrap(torch.autocast, "__init__", init_disabled)
 
 
 @contextmanager
@@ -295,11 +271,6 @@ def num_batches(loader: Any) -> int:
         return 0
 
 
-def identity_dropout(input: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - torch's own name
-    """Return what dropout is given."""
-    return input
-
-
 def ignore_parameter_hooks(original: Any) -> Any:
     """Return a ``register_hook`` that leaves out the script's own hooks on parameters."""
 
@@ -312,42 +283,26 @@ def ignore_parameter_hooks(original: Any) -> Any:
     return register_hook
 
 
-def recurrent_without_dropout(original: Any) -> Any:
-    """Return the forward pass of a recurrent layer without dropout."""
-
-    def forward(layer: Any, *arguments: Any, **options: Any) -> Any:
-        rate, layer.dropout = layer.dropout, 0.0
-        try:
-            return original(layer, *arguments, **options)
-        finally:
-            layer.dropout = rate
-
-    return forward
+def recurrent_without_dropout(original: Any, layer: Any, *arguments: Any, **options: Any) -> Any:
+    """Run the forward pass of a recurrent layer without dropout."""
+    rate, layer.dropout = layer.dropout, 0.0
+    try:
+        return original(layer, *arguments, **options)
+    finally:
+        layer.dropout = rate
 
 
-def attention_without_dropout(original: Any) -> Any:
-    """Return attention without dropout."""
-
-    @functools.wraps(original)
-    def attention(*arguments: Any, **options: Any) -> Any:
-        if "dropout_p" in options:
-            options["dropout_p"] = 0.0
-        return original(*arguments[:4], *(0.0 for _ in arguments[4:5]), *arguments[5:], **options)
-
-    return attention
+def attention_without_dropout(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Run attention without dropout."""
+    if "dropout_p" in options:
+        options["dropout_p"] = 0.0
+    return original(*arguments[:4], *(0.0 for _ in arguments[4:5]), *arguments[5:], **options)
 
 
-def init_without_workers(original: Any) -> Any:
-    """Return a data loader's constructor without loading processes."""
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def init(*arguments: Any, **options: Any) -> None:
-        bound = signature.bind(*arguments, **options)
-        if type(bound.arguments.get("dataset")).__module__ != INTERNAL_DATASETS_MODULE:
-            # an audit does without loading processes
-            for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
-                bound.arguments.pop(name, None)
-        original(*bound.args, **bound.kwargs)
-
-    return init
+def init_without_workers(original: Any, *arguments: Any, **options: Any) -> None:
+    """Make a data loader without loading processes."""
+    bound = inspect.signature(original).bind(*arguments, **options)
+    if type(bound.arguments.get("dataset")).__module__ != INTERNAL_DATASETS_MODULE:
+        for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+            bound.arguments.pop(name, None)
+    original(*bound.args, **bound.kwargs)

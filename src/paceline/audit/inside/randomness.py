@@ -31,14 +31,12 @@ class SeededBlock:
         self.seed = zlib.crc32(str(key).encode())
 
     def __enter__(self) -> None:
-        """Seed the generators."""
         self._states = [(generator, _get_generator_state(generator)) for generator in _all_generators()]
         for generator, _ in self._states:
             _seed_generator(generator, self.seed)
         _seeds.append(self.seed)
 
     def __exit__(self, *error: object) -> None:
-        """Put them back."""
         _seeds.pop()
         for generator, state in self._states:
             _set_generator_state(generator, state)

@@ -1,6 +1,5 @@
-"""Samples that travel between runs: written by one, yielded by another, on whichever rank.
+"""Samples that travel between runs: pickled by one, yielded by another, on whichever rank.
 
-Tensors, arrays, numbers and texts in lists, tuples and dictionaries are written as they are, other objects as pickles.
 One that cannot be pickled stays where it is, and a run that needs it asks the dataset for its number once more.
 """
 
@@ -15,95 +14,49 @@ from typing import Any
 import numpy as np
 import torch
 
-PICKLE_KEY = "pickle"
+StoredSample = tuple[bytes | None, Any]
+"""A sample's pickle, or None if it cannot be pickled; and its number in the dataset."""
 
 
-class UnserializableError(TypeError):
-    """An object that cannot be written safely."""
+def store_sample(item: Any, index: Any) -> StoredSample:
+    """Return a sample as it is written to a file."""
+    try:
+        # clones: of a view, the whole tensor would be written
+        return pickle.dumps(convert_tensors(item, lambda part: part.detach().cpu().clone())), index
+    except Exception:  # whatever the item's own class raises
+        return None, index
 
 
-def serialize(item: Any) -> Any:
-    """Return an item as tensors, plain values, lists and dictionaries.
+def restore_sample(stored: StoredSample, load_item: Callable[[Any], Any]) -> Any:
+    """Return the sample that was stored; one that only has a number is loaded."""
+    content, index = stored
+    return load_item(index) if content is None else pickle.loads(content)  # in a folder that nobody else writes to
 
-    >>> serialize((1, {"x": np.array([2.0])}))
-    {'tuple': [1, {'dict': [['x', {'array': tensor([2.], dtype=torch.float64)}]]}]}
-    """
+
+def iter_tensors(item: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of an item, and its arrays as tensors, by their path."""
     if isinstance(item, torch.Tensor):
-        return item.detach().cpu().clone()  # not a view: torch writes the whole storage
-    if isinstance(item, np.ndarray | np.generic) and item.dtype.kind in "fiub":
-        return {"array": torch.from_numpy(np.ascontiguousarray(item))}
-    if type(item) in (int, float, bool, str, type(None)):
-        return item
-    if type(item) is bytes:
-        return {"bytes": list(item)}
-    if type(item) in (list, tuple):
-        return {type(item).__name__: [serialize(part) for part in item]}
-    if type(item) is dict:
-        return {"dict": [[serialize(name), serialize(part)] for name, part in item.items()]}
-    raise UnserializableError(type(item).__name__)
-
-
-def serialize_any(item: Any, index: Any) -> Any:
-    """Return an item as it can be written to a file, whatever it is."""
-    try:
-        return serialize(item)
-    except UnserializableError:
-        try:
-            content = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
-        except Exception:  # whatever the item's own class raises
-            return {"number in the dataset": index}
-    parts = getattr(item, "__dict__", {}).items()
-    shown = {str(name): part for name, part in parts if isinstance(part, torch.Tensor | np.ndarray)}
-    try:
-        return {PICKLE_KEY: [content, serialize(shown)]}
-    except UnserializableError:
-        return {PICKLE_KEY: [content, None]}
-
-
-def deserialize(serialized: Any, load_item: Callable[[Any], Any] | None = None) -> Any:
-    """Return the item that :func:`serialize` made this of; one that only has a number is loaded."""
-    if not isinstance(serialized, dict):
-        return serialized.clone() if isinstance(serialized, torch.Tensor) else serialized
-    ((kind, value),) = serialized.items()
-    if kind == "array":
-        return value.numpy().copy()[()]
-    if kind == "bytes":
-        return bytes(value)
-    if kind == "number in the dataset":
-        assert load_item is not None
-        return load_item(value)
-    if kind == PICKLE_KEY:  # of the user's own sample, in a folder that nobody else writes to
-        return pickle.loads(value[0].numpy().tobytes())
-    if kind == "dict":
-        return {deserialize(name): deserialize(part, load_item) for name, part in value}
-    parts = [deserialize(part, load_item) for part in value]
-    return parts if kind == "list" else tuple(parts)
-
-
-def iter_tensors(serialized: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a written item, by their path."""
-    if isinstance(serialized, torch.Tensor):
-        yield path, serialized
-    elif isinstance(serialized, int | float):
-        yield path, torch.tensor(serialized)
-    elif isinstance(serialized, dict):
-        ((kind, value),) = serialized.items()
-        if kind == PICKLE_KEY:
-            yield from iter_tensors(value[1], path)
-            return
-        parts = value if kind == "dict" else enumerate(value if isinstance(value, list) else [value])
-        for name, part in parts:
+        yield path, item
+    elif isinstance(item, np.ndarray) and item.dtype.kind in "fiub":
+        yield path, torch.from_numpy(np.ascontiguousarray(item))
+    elif isinstance(item, Mapping | list | tuple):
+        for name, part in item.items() if isinstance(item, Mapping) else enumerate(item):
             yield from iter_tensors(part, f"{path}.{name}" if path else str(name))
+    else:
+        attributes = getattr(item, "__dict__", {}).items()
+        known = {name: part for name, part in attributes if isinstance(part, torch.Tensor | np.ndarray)}
+        if known:
+            yield from iter_tensors(known, path)
 
 
-def part_sizes(serialized: Any) -> dict[str, int]:
+def part_sizes(item: Any) -> dict[str, int]:
     """Return the sizes of an item's parts: all values, and those that a loss may count.
 
-    >>> part_sizes(serialize({"labels": torch.tensor([-100, 5, 7])}))
+    >>> part_sizes({"labels": torch.tensor([-100, 5, 7])})
     {'labels': 3, 'labels that count': 2}
     """
     found = {}
-    for where, tensor in iter_tensors(serialized):
+    for where, tensor in iter_tensors(item):
         if tensor.dim() == 0:
             continue
         path = f"part {where}" if where.isdigit() else where or "a sample"
@@ -116,18 +69,20 @@ def part_sizes(serialized: Any) -> dict[str, int]:
     return found
 
 
-def digest(serialized: Any) -> int:
-    """Return a checksum of an item's content."""
-    if isinstance(serialized, torch.Tensor):
-        return zlib.crc32(
-            serialized.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if serialized.numel() else b""
-        )
-    if isinstance(serialized, dict):
-        ((kind, value),) = serialized.items()
-        parts = value if isinstance(value, list) else [value]
-        flat = [part for pair in parts for part in pair] if kind == "dict" else parts
-        return zlib.crc32(json.dumps([kind, *map(digest, flat)]).encode())
-    return zlib.crc32(repr(serialized).encode())
+def digest(item: Any, index: Any = None) -> int:
+    """Return a checksum of an item's content; where it cannot be read, of its number in the dataset."""
+    if isinstance(item, torch.Tensor):
+        values = item.detach().cpu().contiguous().view(-1)
+        return zlib.crc32(values.view(torch.uint8).numpy().tobytes() if values.numel() else b"")
+    if isinstance(item, np.ndarray) and item.dtype != object:
+        return zlib.crc32(item.tobytes())
+    if isinstance(item, Mapping | list | tuple):
+        parts = [part for pair in item.items() for part in pair] if isinstance(item, Mapping) else item
+        return zlib.crc32(json.dumps([type(item).__name__, *(digest(part, index) for part in parts)]).encode())
+    try:
+        return zlib.crc32(pickle.dumps(item))
+    except Exception:  # whatever the item's own class raises
+        return zlib.crc32(repr(index).encode())
 
 
 def count_rows(batch: Any) -> int | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 import traceback
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -16,12 +18,13 @@ import torch.distributed as dist
 
 from paceline._arrays import Array
 from paceline.audit.inside.randomness import SeededBlock, generator_checksums, generators_used_since
-from paceline.audit.inside.samples import convert_tensors, count_rows, deserialize, digest, part_sizes, serialize_any
-from paceline.audit.run import RANDINT_STREAM, AuditPlan, RankRecord, Sample, StepRecord
+from paceline.audit.inside.samples import convert_tensors, count_rows, digest, part_sizes, restore_sample, store_sample
+from paceline.audit.run import RANDINT_STREAM, AuditPlan, RankRecord, Sample, StepRecord, load_pickle
 
 WRAPPER_PREFIX = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?=\.)")
 """Prefixes that wrappers put before a parameter's own name."""
 
+load_samples = cache(load_pickle)
 
 _nothing: tuple[Callable[[], Any], str] = (lambda: None, "")
 
@@ -49,9 +52,8 @@ class ParameterNames:
             named = sorted((dict(named_parameters(module)) for module in self.modules()), key=len, reverse=True)
             name_of = {id(parameter): name for names in reversed(named) for name, parameter in names.items()}
             for number, parameter in enumerate(all_parameters):
-                self._register_name(
-                    parameter, WRAPPER_PREFIX.sub("", f".{name_of.get(id(parameter), f'parameter {number}')}")[1:]
-                )
+                name = name_of.get(id(parameter), f"parameter {number}")
+                self._register_name(parameter, WRAPPER_PREFIX.sub("", f".{name}")[1:])
         return {self._name_by_id[id(parameter)][1]: parameter for parameter in all_parameters}
 
     def _register_name(self, parameter: torch.Tensor, name: str) -> None:
@@ -65,28 +67,18 @@ class ParameterNames:
     def batch_norm_layers(self) -> list[str]:
         """Return the kinds of layers in training that compute statistics of their own rank's rows."""
         mixing = torch.nn.modules.batchnorm._BatchNorm  # private, but the only base of all batch normalizations
-        return sorted(
-            {
-                type(layer).__name__
-                for module in self.modules()
-                for layer in module.modules()
-                if isinstance(layer, mixing) and not isinstance(layer, torch.nn.SyncBatchNorm) and layer.training
-            }
-        )
+        layers = [layer for module in self.modules() for layer in module.modules() if layer.training]
+        own = [one for one in layers if isinstance(one, mixing) and not isinstance(one, torch.nn.SyncBatchNorm)]
+        return sorted({type(layer).__name__ for layer in own})
 
     def hooked_parameters(self) -> list[str]:
         """Return the parameters on which the script has hooks of its own."""
-        found = [
-            WRAPPER_PREFIX.sub("", f".{name}")[1:]
-            for module in self.modules()
-            for name, parameter in module.named_parameters()
-            if parameter._backward_hooks  # torch's own, where register_hook() puts a hook
-        ]
-        return sorted(set(found))
+        parameters = [named for module in self.modules() for named in module.named_parameters()]
+        # torch's own attribute, where register_hook() puts a hook
+        hooked = {name for name, parameter in parameters if parameter._backward_hooks}
+        return sorted({WRAPPER_PREFIX.sub("", f".{name}")[1:] for name in hooked})
 
-    def describe_untrained(
-        self, trained_ids: set[int], read_values: Callable[[torch.Tensor], Any]
-    ) -> dict[str, list[float]]:
+    def describe_untrained(self, trained_ids: set[int]) -> dict[str, list[float]]:
         """Return numbers that describe the parameters that no optimizer has, by the kind of their module."""
         found: dict[str, list[float]] = {}
         for module in self.modules():
@@ -96,7 +88,7 @@ class ParameterNames:
             if others:
                 kind = type(module).__name__
                 number = sum(name.startswith(f"{kind} ") for name in found)
-                found[f"{kind} {number}"] = [float(read_values(one).astype("float64").sum()) for one in others]
+                found[f"{kind} {number}"] = [float(compress_values(one).astype("float64").sum()) for one in others]
         return found
 
 
@@ -109,7 +101,6 @@ class StepRecorder:
         self.record = RankRecord(0, 1)
         self.plain_named_parameters: Any = torch.nn.Module.named_parameters
         self._on_end = on_end
-        self._supplies: dict[int, dict[str, list[list[Any]]]] = {}  # by rank: the samples of the run before
         self._samples: dict[str, list[list[Any]]] = {}
         self._facts: dict[str, Any] = {}
         self._random_state: dict[int, int] | None = None
@@ -138,14 +129,18 @@ class StepRecorder:
         self.check_random_draws()
         if refs is None:
             samples = [self.load_sample(stream_name, index, load_item) for index in indices]
-            known = [serialize_any(item, index) for item, index in zip(samples, indices, strict=True)]
+            known = [store_sample(item, index) for item, index in zip(samples, indices, strict=True)]
         else:
-            known = [self._original_sample(stream_name, *ref) for ref in refs]
+            folder = Path(self.plan.samples_folder)
+            known = [
+                load_samples(folder / f"{rank}.samples")[stream_name][number][place] for rank, number, place in refs
+            ]
             samples = [
-                deserialize(one, lambda index: self.load_sample(stream_name, index, dataset.__getitem__))
+                restore_sample(one, lambda index: self.load_sample(stream_name, index, dataset.__getitem__))
                 for one in known
             ]
-        batches.append([Sample(digest(one), part_sizes(one)) for one in known])
+        pairs = zip(samples, known, strict=True)
+        batches.append([Sample(digest(item, index), part_sizes(item)) for item, (_, index) in pairs])
         self._samples.setdefault(stream_name, []).append(known)
         self._random_state = generator_checksums()
         return samples
@@ -158,15 +153,9 @@ class StepRecorder:
         if self._loaded_twice < 4:
             self._loaded_twice += 1
             with SeededBlock(f"{stream_name} {index}"):
-                if digest(serialize_any(load_item(index), index)) != digest(serialize_any(item, index)):
+                if digest(load_item(index), index) != digest(item, index):
                     self.record.facts["random samples"] = True
         return item
-
-    def _original_sample(self, stream_name: str, rank: int, batch_index: int, position: int) -> Any:
-        """Return a written sample that a rank was given in the first run."""
-        if rank not in self._supplies:
-            self._supplies[rank] = torch.load(Path(self.plan.samples_folder, f"{rank}.samples"), weights_only=True)
-        return self._supplies[rank][stream_name][batch_index][position]
 
     def convert_batch(self, num_samples: int, batch: Any) -> Any:
         """Return a batch that was made of so many samples, in the precision of the run."""
@@ -249,9 +238,8 @@ class StepRecorder:
                 parameter.copy_(before)
         after = {name: compress_values(parameter) for name, parameter in parameters.items()}
         raw = {name: self._raw_gradients[id(one)] for name, one in parameters.items() if id(one) in self._raw_gradients}
-        self.record.steps.append(
-            StepRecord(delivered, found, after, self._facts, raw if len(raw) == len(parameters) else {})
-        )
+        raw = raw if len(raw) == len(parameters) else {}
+        self.record.steps.append(StepRecord(delivered, found, after, self._facts, raw))
         self._trained_ids |= {id(one) for one in parameters.values()}
         self._facts, self._random_state, self._backward_norm = {}, None, None
         self._random_state_at_step = generator_checksums()
@@ -297,10 +285,10 @@ class StepRecorder:
         self.record.facts |= {
             "mixing": self.parameter_names.batch_norm_layers(),
             "hooks": self.parameter_names.hooked_parameters(),
-            "not trained": self.parameter_names.describe_untrained(self._trained_ids, compress_values),
+            "not trained": self.parameter_names.describe_untrained(self._trained_ids),
             "dtypes": sorted(self._dtypes),
         }
-        torch.save(self._samples, self.folder / f"{self.record.rank}.samples")
+        (self.folder / f"{self.record.rank}.samples").write_bytes(pickle.dumps(self._samples))
         self.record.save(self.folder)
         self._on_end(self.folder, self.record.world_size)
 
