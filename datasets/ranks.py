@@ -63,11 +63,8 @@ def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Sequence[Trac
         return traces
     rows, about = join_ranks([trace.to_frame() for trace in traces], paths)
     joined = Trace.from_frame(rows, meta={**traces[0].meta, **about})
-
-    def sort_key(worker_name: str) -> tuple[tuple[int, ...], str]:
-        return tuple(map(int, re.findall(r"\d+", worker_name))) or (0,), worker_name
-
-    return [joined.select(workers=sorted(joined.workers, key=sort_key))]
+    numbers = {name: [int(number) for number in re.findall(r"\d+", name)] or [0] for name in joined.workers}
+    return [joined.select(workers=sorted(joined.workers, key=lambda name: (numbers[name], name)))]
 
 
 def job_name(paths: Sequence[Path]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -303,7 +303,7 @@ class Trace:
 
 def _validate_panel(name: str, values: ArrayLike, shape: tuple[int, ...] | None = None) -> Array:
     """Return a panel of finite numbers from 0 on (of ``start``, any), in the shape of ``seconds``, or in any."""
-    panel = values if _is_read_only(values) else np.array(values, dtype=np.float64)
+    panel = _copy_unless_read_only(values)
     if panel.ndim != 2:
         raise ValueError(f"{name} must have the shape [iterations, workers], got {panel.shape}")
     if 0 in panel.shape:
@@ -325,7 +325,7 @@ def _validate_covariates(values: ArrayLike | None, shape: tuple[int, ...], names
         if values is not None or names:
             raise ValueError("covariates and covariate_names go together: pass both or neither")
         return None
-    panel = values if _is_read_only(values) else np.array(values, dtype=np.float64)
+    panel = _copy_unless_read_only(values)
     expected = (*shape, len(names))
     if panel.shape != expected:
         raise ValueError(f"covariates must have the shape [iterations, workers, names] {expected}, got {panel.shape}")
@@ -344,8 +344,8 @@ def _validate_distinct(name: str, values: tuple[str, ...], count: int | None = N
     return values
 
 
-def _is_read_only(values: ArrayLike) -> TypeGuard[Array]:
-    """Return whether the owner has made these values read-only, as another trace does: only others are copied."""
+def _copy_unless_read_only(values: ArrayLike) -> Array:
+    """Return a copy; or the array itself, if its owner has made it read-only, as another trace does."""
     if not isinstance(values, np.ndarray) or values.dtype != np.float64:
-        return False
-    return values.flags.owndata and not values.flags.writeable
+        return np.array(values, dtype=np.float64)
+    return values if values.flags.owndata and not values.flags.writeable else values.copy()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array
+from paceline._arrays import Array, finite_mean
 from paceline.datasets import Trace
 from paceline.predictors import Forecast, Predictor, Report
 from paceline.predictors.nested import PredictorAdapter
@@ -232,18 +232,17 @@ def mean_over_time(values_TW: Array) -> Array:
     return mean
 
 
-def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group_size: int = 16) -> float:
+def barrier_overhead(forecast: ArrayLike, actual: ArrayLike) -> float:
     """Return how much longer iterations sized by forecasts take than iterations sized by the true speeds.
 
-    A batch is split in proportion to the forecasts p, the workers run at the speeds v, and all wait for the last one:
-    that takes ``max(p / v) * sum(v) / sum(p)`` times what a split by v takes. Only the ratios of the forecasts matter.
+    A batch is split in proportion to the forecasts p, the workers run at the speeds v, and all of a group of 16, or of
+    fewer where there are fewer, wait for the last one: that takes ``max(p / v) * sum(v) / sum(p)`` times what a split
+    by v takes. Only the ratios of the forecasts matter.
 
     Parameters
     ----------
     forecast, actual
         Forecast and measured speeds, ``[T, W]``, in samples/s; a worker that did not report (NaN) is left out.
-    group_size
-        Workers that wait for each other, at least 2; all of them if there are fewer.
 
     Returns
     -------
@@ -254,7 +253,7 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group_size: int 
     Raises
     ------
     ValueError
-        If the shapes differ, or the group is too small.
+        If the shapes differ.
 
     Examples
     --------
@@ -270,18 +269,15 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group_size: int 
             f"forecast and actual must both have the shape [iterations, workers], got {forecast_TW.shape} and "
             f"{actual_TW.shape}"
         )
-    if group_size < 2:
-        raise ValueError(f"group_size must be at least 2 workers, got {group_size}")
-    members_GM = _draw_groups(forecast_TW.shape[1], group_size, np.random.default_rng(0))
-    found = [_overheads(forecast_TW[:, members], actual_TW[:, members]) for members in members_GM]
-    overhead = np.concatenate(found)
-    known = np.isfinite(overhead)
-    return float(overhead[known].mean()) if known.any() else float("nan")
+    members_GM = _draw_groups(forecast_TW.shape[1], np.random.default_rng(0))
+    return finite_mean(
+        np.concatenate([_overheads(forecast_TW[:, members], actual_TW[:, members]) for members in members_GM])
+    )
 
 
-def _draw_groups(workers: int, group_size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw_groups(workers: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the members of each group; workers that do not fill a group are left out of that grouping."""
-    size = min(group_size, workers)
+    size = min(16, workers)
     if size == workers:
         return np.arange(workers)[None, :]
     count = workers // size

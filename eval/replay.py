@@ -58,8 +58,6 @@ class Replay:
         Name of the job.
     iterations
         The scored iterations of each scheme, in order.
-    skipped
-        Number of iterations left out because a worker did not report.
     global_batch
         Samples per iteration over all workers.
     note
@@ -68,7 +66,6 @@ class Replay:
 
     trace: str
     iterations: Mapping[str, list[ReplayedIteration]] = field(repr=False)
-    skipped: int
     global_batch: int = 0
     note: str = ""
 
@@ -237,7 +234,7 @@ def replay(
     }
     ran = {name: list(iter_replay(one, trace, global_batch=batch, curves=curves)) for name, one in everyone.items()}
     scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
-    return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()), global_batch=batch, note=note)
+    return Replay(trace.name, scored, global_batch=batch, note=note)
 
 
 def replay_all(

@@ -28,8 +28,7 @@ class Cause(Enum):
     )
     ROWS = (
         "rows of a batch see each other",
-        "use SyncBatchNorm, or gather the rows of all ranks with gather_rows; with accumulation there is no remedy but "
-        "larger batches",
+        "use SyncBatchNorm, or gather the rows of all ranks with gather_rows; if you accumulate, larger batches",
         "rows",
     )
     NOT_AVERAGED = (
@@ -45,8 +44,7 @@ class Cause(Enum):
     )
     RANKS = (
         "a sample counts differently on another rank",
-        "look for what depends on the rank: a weight, a learning rate, a part of the loss, a teacher that one rank "
-        "updates",
+        "look for what depends on the rank: a weight, a learning rate, a part of the loss, a teacher of one rank",
         "ranks",
     )
     MICRO_BATCHES = (
@@ -123,8 +121,7 @@ class Cause(Enum):
     )
     NOISE = (
         "two equal runs differ too much",
-        "seed what draws random numbers, and turn off kernels that are not deterministic "
-        "(torch.use_deterministic_algorithms(True))",
+        "seed what draws random numbers, and call torch.use_deterministic_algorithms(True)",
         "noise",
     )
     CHANCE = (

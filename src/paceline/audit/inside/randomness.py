@@ -9,6 +9,8 @@ import pickle
 import random
 import sys
 import zlib
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,20 +33,24 @@ class SeededBlock:
         self.seed = zlib.crc32(str(key).encode())
 
     def __enter__(self) -> None:
-        self._states = [(generator, _get_generator_state(generator)) for generator in _all_generators()]
-        for generator, _ in self._states:
-            _seed_generator(generator, self.seed)
+        self._restore: list[Callable[[], object]] = []
+        for generator in _all_generators():
+            get_state, set_state, seed = _state_functions(generator)
+            self._restore.append(partial(set_state, get_state()))
+            seed(self.seed)
         _seeds.append(self.seed)
 
     def __exit__(self, *error: object) -> None:
         _seeds.pop()
-        for generator, state in self._states:
-            _set_generator_state(generator, state)
+        for restore in self._restore:
+            restore()
 
 
 def generator_checksums() -> dict[int, int]:
     """Return a checksum of the state of every generator."""
-    return {id(generator): zlib.crc32(_state_bytes(_get_generator_state(generator))) for generator in _all_generators()}
+    return {
+        id(generator): zlib.crc32(_state_bytes(_state_functions(generator)[0]())) for generator in _all_generators()
+    }
 
 
 def generators_used_since(checksums_before: dict[int, int]) -> bool:
@@ -115,31 +121,15 @@ def _all_generators() -> list[Any]:
     return known + cuda + _made
 
 
-def _get_generator_state(generator: Any) -> Any:
+def _state_functions(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]:
+    """Return the functions that return a generator's state, set it, and seed it."""
     if isinstance(generator, random.Random):
-        return generator.getstate()
+        return generator.getstate, generator.setstate, generator.seed
     if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.get_state()
-
-
-def _set_generator_state(generator: Any, generator_state: Any) -> None:
-    if isinstance(generator, random.Random):
-        generator.setstate(generator_state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = generator_state
-    else:
-        generator.set_state(generator_state)
-
-
-def _seed_generator(generator: Any, seed: int) -> None:
-    if isinstance(generator, np.random.Generator):
-        kind: Any = type(generator.bit_generator)
-        generator.bit_generator.state = kind(seed).state
-    elif hasattr(generator, "manual_seed"):
-        generator.manual_seed(seed)
-    else:
-        generator.seed(seed)
+        bits: Any = generator.bit_generator
+        set_state = partial(setattr, bits, "state")
+        return lambda: bits.state, set_state, lambda seed: set_state(type(bits)(seed).state)
+    return generator.get_state, generator.set_state, getattr(generator, "manual_seed", generator.seed)
 
 
 def _state_bytes(state: Any) -> bytes:
