@@ -217,6 +217,7 @@ def read_azure_noise(path: Path, row_counts: RowCounts) -> Iterator[Trace]:
     job, unit = benchmark_and_unit(path)
     # a unit of time, of which less is faster; others, for which there are no seconds, are rates
     scale = SECONDS_PER_UNIT.get(unit.lower().removesuffix(" per event").removesuffix("/event").strip())
+    units = f"samples: {unit} in one second" if scale is None else f"samples: events; seconds: from {unit}"
     for machine, rows in table[~single].groupby("VM_id"):
         value_T = rows[["value"]].to_numpy()
         one_T = np.ones_like(value_T)
@@ -229,9 +230,7 @@ def read_azure_noise(path: Path, row_counts: RowCounts) -> Iterator[Trace]:
                 "source": "github.com/Azure/AzurePublicDataset, vm-noise-data",
                 "licence": "CC BY 4.0",
                 "job": f"{job}-vm{machine}",
-                "units": f"samples: {unit} in one second"
-                if scale is None
-                else f"samples: events; seconds: from {unit}",
+                "units": units,
             },
         )
 

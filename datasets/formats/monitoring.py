@@ -81,7 +81,7 @@ def _parse_dstat(path: Path, row_counts: RowCounts) -> tuple[list[str], list[str
                     f"{path} has no line of column names (usr, sys, ...) in its first 10: use dstat --output"
                 )
             if {"usr", "sys"} <= set(cells):  # other groups, such as "epoch", may come first
-                found = _dstat_columns(path, groups, cells)
+                found = _dstat_columns(groups, cells)
                 if names and found != (names, units):
                     raise ValueError(
                         f"{path}: dstat was restarted with other columns at row {line}: split the file there"
@@ -99,7 +99,7 @@ def _parse_dstat(path: Path, row_counts: RowCounts) -> tuple[list[str], list[str
     return names, units, rows, began
 
 
-def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
+def _dstat_columns(groups: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return names such as ``disk_read``, from the line of groups above the line of columns."""
     known = {
         "total cpu usage": ("cpu", "percent"),
