@@ -5,6 +5,7 @@ Axes: T iterations, W workers, D covariates.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -338,9 +339,8 @@ def _validate_covariates(values: ArrayLike | None, shape: tuple[int, ...], names
 def _validate_distinct(name: str, values: tuple[str, ...], count: int | None = None) -> tuple[str, ...]:
     if count is not None and len(values) != count:
         raise ValueError(f"{name} must have {count} names, one for each worker, got {len(values)}")
-    if len(set(values)) != len(values):
-        repeated = sorted({value for value in values if values.count(value) > 1}) if len(values) < 1000 else []
-        raise ValueError(f"{name} must not repeat a name, got {repeated or 'repeated names'}")
+    if repeated := sorted(value for value, times in Counter(values).items() if times > 1):
+        raise ValueError(f"{name} must not repeat a name, got {repeated[:10]}")
     return values
 
 

@@ -213,7 +213,7 @@ def replay(
     1  equal batches  2.00     0.25       1.0
     """
     require_warmup(warmup, trace)
-    complete = np.array([np.isfinite(speed_W).all() for speed_W in trace.speed])
+    complete = np.asarray(np.isfinite(trace.speed).all(axis=1))
     if not complete[warmup:].any():
         raise ValueError(
             f"trace {trace.name!r} has no iteration after a warm-up of {warmup} in which all workers reported: "

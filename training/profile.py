@@ -161,14 +161,12 @@ def median_uncertainty(seconds: Sequence[float]) -> float:
     >>> median_uncertainty([1.0, 1.02, 0.98, 1.0, 1.04, 0.96, 1.0, 1.0, 7.0])
     0.03
     """
-    count, chance, below = len(seconds), 0.0, -1
-    while chance <= 0.025 and below < count:
-        below += 1
-        chance += math.comb(count, below) / 2**count
-    if below == 0:
+    from scipy.stats import binom
+
+    if len(seconds) < 6:
         return math.nan
-    ordered = sorted(seconds)
-    return round((ordered[count - below] - ordered[below - 1]) / 2 / statistics.median(ordered), 6)
+    ordered, below = sorted(seconds), int(binom.ppf(0.025, len(seconds), 0.5))
+    return round((ordered[-below] - ordered[below - 1]) / 2 / statistics.median(ordered), 6)
 
 
 def example(batch_size: int, device: str) -> Step:

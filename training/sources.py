@@ -94,7 +94,7 @@ class Source:
         """Yield the traces of a file up to the first error; what is wrong is raised or noted."""
         try:
             for trace in load():
-                if _has_speed(trace):
+                if (trace.speed > 0).any():
                     yield _add_file_name(trace, file)
                 else:
                     why = f"trace {trace.name!r} has no speed to fit: all its samples or seconds are missing or 0"
@@ -144,12 +144,6 @@ def _not_traces_error(traces: object) -> TypeError:
         "traces must be a Trace, a file, a folder, or a list of these, got an object of "
         f"{type(traces).__name__}: convert a frame with Trace.from_frame"
     )
-
-
-def _has_speed(trace: Trace) -> bool:
-    # Block by block, as the first has one in nearly all traces.
-    blocks = (trace.select(slice(k, k + 64)) for k in range(0, len(trace), 64))
-    return any((block.speed > 0).any() for block in blocks)
 
 
 def _add_file_name(trace: Trace, file: str) -> Trace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -32,14 +32,7 @@ def batches_by_step(record: RankRecord, stream_name: str) -> list[range]:
 
 def steps_by_batch(record: RankRecord) -> list[list[StepRecord]]:
     """Return the optimizers' steps that belong to the same batches, as where two models take turns."""
-    found: list[list[StepRecord]] = []
-    seen: dict[str, int] | None = None
-    for step in record.steps:
-        if step.batches_delivered != seen:
-            found.append([])
-        found[-1].append(step)
-        seen = step.batches_delivered
-    return found
+    return [list(steps) for _, steps in groupby(record.steps, key=lambda step: step.batches_delivered)]
 
 
 Placement = Callable[[str, range, list[list[int]]], list[list[list[SampleRef]]]]

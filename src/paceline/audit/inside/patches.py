@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -59,11 +60,7 @@ class Patches:
 
     def replace(self, owner: Any, attribute: str, wrap: Callable[[Any], Any]) -> None:
         """Replace an attribute by what ``wrap`` makes of it."""
-        before = (
-            owner.__dict__[attribute]
-            if isinstance(owner, type) and attribute in owner.__dict__
-            else getattr(owner, attribute)
-        )
+        before = vars(owner).get(attribute, getattr(owner, attribute))
         setattr(owner, attribute, wrap(before))
         self.on_undo(lambda: setattr(owner, attribute, before))
 
@@ -113,7 +110,7 @@ class Patches:
             return type(fetcher).fetch(fetcher, index)
         self._record_sampler(loader)
         if self._stream_name(loader) not in self.recorder.record.streams:
-            self.recorder.record.facts.setdefault("lengths", {})[self._stream_name(loader)] = num_batches(loader)
+            self.recorder.record.facts.setdefault("lengths", {})[self._stream_name(loader)] = length_hint(loader)
         dataset, together = fetcher.dataset, fetcher.auto_collation
         collate = fetcher.collate_fn if together else lambda samples: fetcher.collate_fn(samples[0])
         numbers: list[Any] = list(index) if together else [index]
@@ -261,14 +258,6 @@ def item_getter(dataset: Any) -> Callable[[Any], Any]:
     """Return the function that loads one sample."""
     many = getattr(dataset, "__getitems__", None)
     return (lambda number: many([number])[0]) if many else dataset.__getitem__
-
-
-def num_batches(loader: Any) -> int:
-    """Return the batches of an epoch; 0 where it is unknown."""
-    try:
-        return len(loader)
-    except TypeError:
-        return 0
 
 
 def ignore_parameter_hooks(original: Any) -> Any:

@@ -125,7 +125,7 @@ class StepRecorder:
         """Return the next samples of a stream: those of these indices, or others in their place."""
         batches = self.record.streams.setdefault(stream_name, [])
         arranged = (self.plan.arrangement or {}).get(stream_name, [])
-        refs = arranged[len(batches)][self._rank()] if len(batches) < len(arranged) else None
+        refs = arranged[len(batches)][_rank_and_world_size()[0]] if len(batches) < len(arranged) else None
         self.check_random_draws()
         if refs is None:
             samples = [self.load_sample(stream_name, index, load_item) for index in indices]
@@ -281,7 +281,7 @@ class StepRecorder:
         if self.has_finished or not self.record.steps:
             return
         self.has_finished = True
-        self.record.rank, self.record.world_size = self._rank(), self._world_size()
+        self.record.rank, self.record.world_size = _rank_and_world_size()
         self.record.facts |= {
             "mixing": self.parameter_names.batch_norm_layers(),
             "hooks": self.parameter_names.hooked_parameters(),
@@ -296,13 +296,10 @@ class StepRecorder:
         stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         return self.parameter_names.name_parameters(stepped, self.plain_named_parameters)
 
-    @staticmethod
-    def _rank() -> int:
-        return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
-    @staticmethod
-    def _world_size() -> int:
-        return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+def _rank_and_world_size() -> tuple[int, int]:
+    initialized = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if initialized else (0, 1)
 
 
 def trainer_expects_divided_loss() -> bool:
