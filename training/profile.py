@@ -107,10 +107,9 @@ def profile(
 
     if not sizes or min(sizes) < 1:
         raise ValueError(f"sizes must be batch sizes of at least 1 sample, got {list(sizes)}")
-    if warmup < 0 or repeats < 1:
-        raise ValueError(f"warmup must be at least 0 and repeats at least 1, got {warmup} and {repeats}")
-    if max_passes < 1:
-        raise ValueError(f"max_passes must be at least 1, got {max_passes}")
+    if warmup < 0 or repeats < 1 or max_passes < 1:
+        counts = f"{warmup}, {repeats} and {max_passes}"
+        raise ValueError(f"warmup must be at least 0, repeats and max_passes at least 1, got {counts}")
     device_name = device
     if device.startswith("cuda"):
         require("torch", needed_by="profiling on CUDA", extra="torch")
