@@ -66,8 +66,8 @@ class Audit:
                 return self.inconclusive_verdict(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
             if self.is_script:
                 self.notes.append(
-                    "The script has no BalancedLoader, so its batch sizes stay unchanged: the audit checks that a sample "
-                    "has the same weight on any rank and in any micro-batch."
+                    "The script has no BalancedLoader, so its batch sizes stay unchanged: the audit checks that a "
+                    "sample has the same weight on any rank and in any micro-batch."
                 )
         if len(steps) < self.steps:
             self.notes.append(f"The script took only {len(steps)} steps.")
