@@ -68,7 +68,7 @@ class Waiting:
         if not self.is_known:
             return (
                 total,
-                "How much of it comes from uneven samples is unknown: no work was recorded beside the times.",
+                "How much of it comes from uneven samples is unknown: no work was recorded with the times.",
             )
         part = "" if self.iterations == self.of else f", in {self.iterations} of {self.of} iterations"
         workers, work = percent(self.from_workers), percent(self.from_work)

@@ -69,7 +69,7 @@ def test_what_cannot_be_told_is_said():
     assert "no two workers" in waiting(np.array([[1.0], [2.0]]), None).sentences[0]
     nothing = waiting(seconds_TW, None)
     assert (nothing.share, nothing.of, nothing.is_known) == (pytest.approx(0.25), 2, False)
-    assert nothing.sentences[1].endswith("is unknown: no work was recorded beside the times.")
+    assert nothing.sentences[1].endswith("is unknown: no work was recorded with the times.")
     assert nothing.to_dict()["from_work"] is None
     half = waiting(seconds_TW, np.array([[1.0, 1.0], [1.0, 1.0], [np.nan, 1.0]]))
     assert (half.iterations, half.of) == (1, 2)

@@ -1,4 +1,4 @@
-"""What the loss is made of."""
+"""Losses."""
 
 import torch
 from composed import composed_shapes

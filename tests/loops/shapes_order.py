@@ -1,4 +1,4 @@
-"""When the loop fetches batches, and what it does with them."""
+"""Fetching batches: prefetching, skipping, shuffling."""
 
 import threading
 from itertools import islice

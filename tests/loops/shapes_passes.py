@@ -1,4 +1,4 @@
-"""Which batch a gradient is of: passes, penalties, dropped steps, gradients by hand."""
+"""Several passes, penalties, dropped steps, and gradients computed manually."""
 
 import torch
 import torch.distributed as dist

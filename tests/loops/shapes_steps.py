@@ -1,4 +1,4 @@
-"""What a step is made of: micro-batches, clipping, optimizers."""
+"""Micro-batches, clipping, optimizers."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Loss terms that only the batch shows, and loaders of one's own."""
+"""Loss terms that depend on the batch, and your own loaders."""
 
 import torch
 from composed import composed_shapes

@@ -1,4 +1,4 @@
-"""What the model is wrapped in, and layers that see more than their rank's samples."""
+"""Model wrappers, and layers that see the samples of other ranks."""
 
 import pickle
 from contextlib import nullcontext
