@@ -6,6 +6,7 @@ A predictor that inherits from `FleetPredictor` overrides three small methods: `
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -40,10 +41,9 @@ class Params:
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments by name; ``deep`` adds those of predictors inside as ``inner__name``."""
         params = {name: getattr(self, name) for name in signature(type(self)).parameters}
-        if deep:
-            for name, inner in list(params.items()):
-                if isinstance(inner, Params):
-                    params |= {f"{name}__{key}": value for key, value in inner.get_params().items()}
+        inside = {name: value for name, value in params.items() if deep and isinstance(value, Params)}
+        for name, inner in inside.items():
+            params |= {f"{name}__{key}": value for key, value in inner.get_params().items()}
         return params
 
     def set_params(self, **params: Any) -> Self:
@@ -51,19 +51,13 @@ class Params:
         if not params:
             return self
         mine = self.get_params(deep=False)
-        inner: dict[str, dict[str, Any]] = {}
-        for name, value in params.items():
+        # Own arguments first: a predictor inside may be replaced and changed in one call.
+        for name in sorted(params, key=lambda name: "__" in name):
             outer, _, rest = name.partition("__")
             if outer not in mine or (rest and not isinstance(mine[outer], Params)):
                 raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {list(mine)}")
-            if rest:
-                inner.setdefault(outer, {})[rest] = value
-            else:
-                mine[outer] = value
-        for outer, values in inner.items():
-            mine[outer] = type(mine[outer])(**mine[outer].get_params(deep=False)).set_params(**values)
-        fresh = type(self)(**mine)
-        self.__dict__ = vars(fresh)
+            mine[outer] = copy.copy(mine[outer]).set_params(**{rest: params[name]}) if rest else params[name]
+        self.__dict__ = vars(type(self)(**mine))
         return self
 
     def __repr__(self) -> str:
@@ -107,13 +101,11 @@ MAX_UNCONFIRMED_RISE = float(np.log(100.0))
 class FleetPredictor(Params):
     """Base class of predictors whose state is one row of arrays per worker.
 
-    Override :meth:`initial_state`, :meth:`update` and :meth:`forecast_speed`. State that all workers share is returned
-    by :meth:`initial_shared_state`; what ``fit`` learns, by :meth:`fitted_state`;
-    :meth:`load_fitted_state` loads it.
+    Override :meth:`initial_state`, :meth:`update` and :meth:`forecast_speed`; for state that all workers share,
+    :meth:`initial_shared_state`; for what ``fit`` learns, :meth:`fitted_state` and :meth:`load_fitted_state`.
 
-    Before the first report a forecast is a prior: speed 1 for all workers, with infinite ``spread``. The forecast for a
-    worker that has not reported yet is the median of those that have, with infinite spread too. A single report more
-    than 100 times as fast as the forecast counts as no report.
+    Before the first report all speeds are forecast as 1; later a worker that has not reported as the median of those
+    that have. Its spread is infinite. A single report more than 100 times as fast as the forecast counts as none.
 
     Attributes
     ----------
@@ -168,10 +160,9 @@ class FleetPredictor(Params):
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__") and "_cached_covariates" not in self.__dict__:
-            kind = type(self)
-            code = getattr(kind.__init__, "__code__", None)
-            place = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
-            raise RuntimeError(f"{kind.__qualname__}.__init__{place} must call super().__init__()")
+            code = type(self).__init__.__code__
+            place = f"{code.co_filename}, line {code.co_firstlineno}"
+            raise RuntimeError(f"{type(self).__qualname__}.__init__ ({place}) must call super().__init__()")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # -- what a predictor overrides ----------------------------------------------------------------------------------
@@ -294,7 +285,7 @@ class FleetPredictor(Params):
     def predict_frame(
         self, horizons: Sequence[int] = (1,), *, covariates: ArrayLike | None = None, interval: float = 0.9
     ) -> pd.DataFrame:
-        """Forecast several horizons at once, as a tidy frame.
+        """Forecast several horizons at once, as a tidy frame: a row for each horizon and worker.
 
         Parameters
         ----------
@@ -304,11 +295,6 @@ class FleetPredictor(Params):
             As :meth:`predict` takes them.
         interval
             Probability with which the speed lies between ``low`` and ``high``.
-
-        Returns
-        -------
-        pandas.DataFrame
-            ``horizon``, ``worker``, ``speed``, ``low`` and ``high``, in samples/s: a row for each horizon and worker.
 
         Examples
         --------
@@ -363,7 +349,7 @@ class FleetPredictor(Params):
         self.shared_state = {name: self._load_array(state, f"fleet/{name}", values) for name, values in fleet.items()}
 
     def _load_array(self, state: Mapping[str, NDArray[Any]], name: str, default: Array) -> Array:
-        """Return a copy of one saved array, or the fresh one if there is none: a model file holds no fleet."""
+        """Return one saved array, or the fresh one if there is none: a model file holds no fleet."""
         saved = np.asarray(state.get(name, default))
         if saved.shape != default.shape:
             raise ValueError(
@@ -402,16 +388,14 @@ class FleetPredictor(Params):
             self.state[name][reset_W] = fresh[name]
 
     def _find_unconfirmed(self, error_W: Array, speed_W: Array) -> Mask:
-        """Return whose speeds are not accepted yet: those far above the forecast for the first time.
+        """Return whose speeds are far above the forecast for the first time: the next report must confirm them.
 
-        A clock that jumps reports a step of no time. A second report in a row that is as fast is accepted; slow speeds
-        are accepted at once: stalls are real.
+        A clock that jumps reports a step of no time. Slow speeds are accepted at once: stalls are real.
         """
-        far_W = error_W > MAX_UNCONFIRMED_RISE  # False where there is no report, or no forecast yet (NaN)
         before_W = self.state["doubted"]
-        if any_true(far_W) or any_true(before_W):
-            self.state["doubted"] = np.where(np.isnan(speed_W), before_W, far_W & (before_W == 0))
-        return np.asarray(far_W & (before_W == 0))
+        far_W = (error_W > MAX_UNCONFIRMED_RISE) & (before_W == 0)  # False where an error is NaN
+        self.state["doubted"] = np.where(np.isnan(speed_W), before_W, far_W)
+        return np.asarray(far_W)
 
     def _spread(self, speed_W: Array, horizon: int) -> Array:
         """Return the relative deviation of these speeds; infinite where a speed is NaN or was never compared."""
@@ -441,21 +425,19 @@ class FleetPredictor(Params):
         names = self.covariate_names
         expected = (len(self.workers), len(names))
         if covariates is None or not names:
-            rows, key = None, b""
+            rows, key = np.empty(expected), b""
         else:
             rows = np.asarray(covariates, dtype=np.float64, order="F")
-            if rows.shape != expected:
-                raise ValueError(
-                    f"covariates must have the shape [workers, covariates] {expected}, in the order "
-                    f"{list(names)}, got {rows.shape}"
-                )
             key = rows.tobytes()
+        if rows.shape != expected:
+            raise ValueError(
+                f"covariates must have the shape [workers, covariates] {expected}, in the order {list(names)}, "
+                f"got {rows.shape}"
+            )
         if self._cached_covariates[0] != key or self._cached_covariates[1].shape != expected:
-            known = np.full(expected, np.nan, order="F")
-            if rows is not None:
-                # Running means and spreads of more would not come back within a job.
-                np.copyto(known, rows, where=np.abs(rows) < MAX_VALUE)
-            self._cached_covariates = (key, known)
+            # Running means and spreads of values beyond MAX_VALUE would not come back within a job.
+            known = np.where(np.abs(rows) < MAX_VALUE, rows, np.nan) if key else np.full(expected, np.nan)
+            self._cached_covariates = (key, np.asfortranarray(known))
         return self._cached_covariates[1]
 
 
