@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, mean and sum of squared deviations of some numbers; the sum of two spreads covers all numbers.
+    """Count, mean and sum of squared deviations of some numbers; the sum of two moments covers all numbers.
 
     Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
     """
@@ -35,36 +35,21 @@ class Moments:
 
     @classmethod
     def from_values(cls, values: Array) -> Self:
-        """Return the spread of the finite ones of these values."""
+        """Return the moments of the finite ones of these values."""
         known = values[np.isfinite(values)]
-        if not known.size:
-            return cls()
-        mean = float(known.mean())
-        known -= mean  # a copy, as it was chosen by a mask
-        return cls(known.size, mean, float(np.square(known, out=known).sum()))
+        return cls(known.size, float(known.mean()), float(known.var()) * known.size) if known.size else cls()
 
     def __add__(self, other: Moments) -> Moments:
-        count = self.count + other.count
-        if not self.count or not other.count:
-            return self if self.count else other
-        shift = other.mean - self.mean
-        mean = self.mean + shift * other.count / count
-        return Moments(
-            count,
-            mean,
-            self.squared_deviations + other.squared_deviations + shift**2 * self.count * other.count / count,
-        )
-
-    @property
-    def constant(self) -> bool:
-        """True if no value is known, or none differs by more than rounding, whatever the unit."""
-        return bool((self.squared_deviations / max(self.count, 1)) ** 0.5 <= 1e-12 * abs(self.mean))
+        count, shift = self.count + other.count, other.mean - self.mean
+        share = other.count / max(count, 1)
+        squares = self.squared_deviations + other.squared_deviations + shift**2 * self.count * share
+        return Moments(count, self.mean + shift * share, squares)
 
     @property
     def deviation(self) -> float:
-        """The standard deviation; 1 if no value is known, or none differs."""
-        deviation = (self.squared_deviations / max(self.count, 1)) ** 0.5
-        return 1.0 if self.constant else deviation
+        """The standard deviation; 0 if no value is known, or none differs by more than rounding, whatever the unit."""
+        deviation = float((self.squared_deviations / max(self.count, 1)) ** 0.5)
+        return deviation if deviation > 1e-12 * abs(self.mean) else 0.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +100,7 @@ class TraceSummary:
             raise ValueError(f"covariates {unknown} have no value in the traces to fit, only NaN: leave them out")
         if unknown:
             warnings.warn(f"covariates {unknown} are left out: they are NaN throughout the traces to fit", stacklevel=3)
-        if constant := [name for name in names if self.covariates[name].count and self.covariates[name].constant]:
+        if constant := [name for name in names if name not in unknown and not self.covariates[name].deviation]:
             warnings.warn(
                 f"covariates {constant} never change in the traces to fit, so nothing is learned from them",
                 stacklevel=3,
@@ -124,8 +109,8 @@ class TraceSummary:
 
     def mean_and_scale(self, covariate_names: tuple[str, ...]) -> tuple[Array, Array]:
         """Return mean and deviation of each covariate, ``[D]``; deviation 1 if it is never known or never changes."""
-        spreads = [self.covariates.get(name, Moments()) for name in covariate_names]
-        return np.array([s.mean for s in spreads], dtype=float), np.array([s.deviation for s in spreads], dtype=float)
+        moments = [self.covariates.get(name, Moments()) for name in covariate_names]
+        return np.array([m.mean for m in moments]), np.array([m.deviation or 1.0 for m in moments])
 
 
 def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:

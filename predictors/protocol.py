@@ -197,10 +197,7 @@ class Predictor(Protocol):
 
 
 def missing_members(predictor: object) -> list[str]:
-    """Return the names of the contract that an object lacks: none if it is a predictor.
-
-    By attributes, not by class: an object may pass on what it lacks to another, in ``__getattr__``.
-    """
+    """Return the names of the contract that an object lacks; it may pass them on to another, in ``__getattr__``."""
     names = [name for name in (*vars(Predictor), "workers") if not name.startswith("_")]
     return sorted({name for name in names if not hasattr(predictor, name)})
 
