@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 CURVE_FIELDS = ("floor", "slope", "intercept", "most", "size")
-"""The fields of a device's row: floor, slope, intercept, the memory limit, and a batch size it was measured at."""
+"""The fields of a device's row; ``most`` is the memory limit, ``size`` a batch size it was measured at."""
 
 PROPORTIONAL_CURVE = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
 """The curve of an unknown device: its relative speed then equals its speed in samples/s."""
@@ -41,27 +41,24 @@ PROPORTIONAL_CURVE = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
 def fit_device_curves(traces: Iterable[Trace], device_of: Callable[[str], str], near: float | None) -> dict[str, Array]:
     """Fit one curve to each device type whose batch size varied, ``[F]`` each; the others get none.
 
-    A curve can only come from a job in which the device's batch size varied. If the size is constant within each job
-    and differs between jobs, the times differ because the jobs train different models. Traces with varying sizes are
-    taken to be jobs of one model.
+    If the size is constant within each job and differs between jobs, the times differ because the jobs train different
+    models. Traces with varying sizes are taken to be jobs of one model.
     """
-    telling: dict[str, list[Array]] = {}
+    measured_2N: dict[str, Array] = {}
     for trace in traces:
-        parts: dict[str, list[Array]] = {}
-        for w, worker in enumerate(trace.workers):
-            seen = np.isfinite(trace.speed[:, w])
-            parts.setdefault(device_of(worker), []).append(np.stack([trace.samples[seen, w], trace.seconds[seen, w]]))
-        for device, points in parts.items():
-            points_2N = np.concatenate(points, axis=1)
+        device_W = np.array([device_of(worker) for worker in trace.workers])
+        for device in dict.fromkeys(device_W):
+            seen_TW = np.isfinite(trace.speed) & (device_W == device)
+            points_2N = np.stack([trace.samples[seen_TW], trace.seconds[seen_TW]])
             if _determines_line(points_2N[0]):
-                telling.setdefault(device, []).append(points_2N)
-    pooled = {device: np.concatenate(parts, axis=1) for device, parts in telling.items()}
-    return {device: _fit_curve_row(points[0], points[1], near) for device, points in pooled.items()}
+                earlier_2N = measured_2N.get(str(device), points_2N[:, :0])
+                measured_2N[str(device)] = np.concatenate([earlier_2N, points_2N], axis=1)
+    return {device: _fit_curve_row(*points_2N, near) for device, points_2N in measured_2N.items()}
 
 
 def _determines_line(size_N: Array) -> bool:
     # sizes must differ by 20% to determine both slope and intercept
-    return len(size_N) > 0 and float(size_N.max()) >= 1.2 * float(size_N.min())
+    return size_N.max(initial=0.0) >= 1.2 * size_N.min(initial=np.inf)
 
 
 def _fit_curve_row(size_N: Array, seconds_N: Array, near: float | None, weight_N: Array | None = None) -> Array:
@@ -237,20 +234,15 @@ class BatchTime(NestedPredictor):
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
 
     def initial_state(self, num_workers: int) -> dict[str, Array]:
-        rows = {name: np.full(num_workers, value) for name, value in zip(CURVE_FIELDS, PROPORTIONAL_CURVE, strict=True)}
-        unseen = {name: np.full(num_workers, np.nan) for name in ("last", "last_seconds", "center")}
-        memory = {"worked": np.zeros(num_workers), "failed": np.full(num_workers, np.inf)}
-        return (
-            rows
-            | unseen
-            | memory
-            | {"information": np.full(num_workers, UNKNOWN_INFORMATION), "noise": np.zeros(num_workers)}
-        )
+        start = dict(zip(CURVE_FIELDS, PROPORTIONAL_CURVE, strict=True))
+        start |= dict.fromkeys(("last", "last_seconds", "center"), np.nan)
+        start |= {"worked": 0.0, "failed": np.inf, "information": UNKNOWN_INFORMATION, "noise": 0.0}
+        return {name: np.full(num_workers, value) for name, value in start.items()}
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        size_W = np.asarray(report.samples, dtype=np.float64)
+        rows, size_W = self.state, np.asarray(report.samples, dtype=np.float64)
         if report.out_of_memory is not None:
-            rows, ran_out_W = self.state, np.asarray(report.out_of_memory, dtype=bool) & (size_W > 0)
+            ran_out_W = np.asarray(report.out_of_memory, dtype=bool) & (size_W > 0)
             rows["failed"] = np.where(ran_out_W, np.minimum(rows["failed"], size_W), rows["failed"])
             # A size that once worked and now fails proves that older successes are out of date.
             rows["worked"] = np.where(ran_out_W & (rows["worked"] >= size_W), 0.0, rows["worked"])
@@ -258,14 +250,13 @@ class BatchTime(NestedPredictor):
         size_W = np.where(seen_W, size_W, np.nan)
         seconds_W = size_W / speed_W
         self._learn_slope(size_W, seconds_W)
-        self.state["worked"] = np.fmax(self.state["worked"], size_W)
+        rows["worked"] = np.fmax(rows["worked"], size_W)
         # A success at or above the failed size proves that the failure is out of date.
-        failed_W = self.state["failed"]
-        self.state["failed"] = np.where(self.state["worked"] >= failed_W, np.inf, failed_W)
-        curve_W = _curve_seconds(self.state, size_W)
+        rows["failed"] = np.where(rows["worked"] >= rows["failed"], np.inf, rows["failed"])
+        curve_W = _curve_seconds(rows, size_W)
         self._relative.observe(Report(samples=curve_W, seconds=seconds_W, covariates=covariates_WD))
-        self.state["last"] = np.where(seen_W, size_W, self.state["last"])
-        self.state["last_seconds"] = np.where(seen_W, seconds_W, self.state["last_seconds"])
+        rows["last"] = np.where(seen_W, size_W, rows["last"])
+        rows["last_seconds"] = np.where(seen_W, seconds_W, rows["last_seconds"])
 
     def _learn_slope(self, size_W: Array, seconds_W: Array) -> None:
         """Compare each report with the worker's last one: the batch moved in between, the relative speed hardly.

@@ -1,6 +1,4 @@
-"""Predictors made of other predictors: the inner ones join, leave, save and resume with the outer one.
-
-Inner ones may be a user's own, and the outer one may learn for several horizons.
+"""Predictors made of other predictors, which join, leave, save and resume with the outer one.
 
 Axes: W workers, D covariates, P numbers expected.
 """
@@ -45,7 +43,7 @@ class HorizonState(FleetPredictor):
         return self.owner._initial_shared_horizon_state() | {"idle": np.zeros(1), "place": np.zeros(1)}
 
     def swap_forecast(self, expected_WP: Array) -> Array:
-        """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``.
+        """Store a later iteration's forecast, and return that of the iteration just finished, ``[W, P]``.
 
         Numbers at the end that are left out are not known, and not returned.
         """
@@ -113,8 +111,7 @@ class PredictorAdapter(FleetPredictor):
         return {"seen": np.zeros(num_workers)}
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        # The contract is a forecast for every worker, from a prior if necessary. Wrappers need NaN for unknown workers,
-        # so that a prior is never weighted against a measurement.
+        # NaN for unknown workers, so that a prior is never weighted against a measurement.
         return np.where(self.state["seen"] > 0, self.make_forecast(covariates_WD, horizon).speed, np.nan)
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
@@ -151,8 +148,8 @@ class NestedPredictor(FleetPredictor):
         """
         if self._cached_layout is None:
             names = tuple(dict.fromkeys(self._all_covariates()))
-            read, place = [inner.covariate_names for inner in self._inner], {name: d for d, name in enumerate(names)}
-            places = [None if mine == names else np.array([place[name] for name in mine], np.intp) for mine in read]
+            read = [inner.covariate_names for inner in self._inner]
+            places = [None if mine == names else np.array(list(map(names.index, mine)), np.intp) for mine in read]
             self._cached_layout = (names, places)
         return self._cached_layout
 
@@ -194,10 +191,7 @@ class NestedPredictor(FleetPredictor):
             part._forget(reset_W)
 
     def _horizon_state(self, horizon: int) -> HorizonState | None:
-        """Return the state for a horizon, made at the first request; ``None`` for the next iteration, or beyond limits.
-
-        Asking once is enough to learn for it from then on, until it has not been requested for a long time.
-        """
+        """Return the state for a horizon, learned once it was asked for; ``None`` for the next, or beyond limits."""
         ahead = self._horizon_states.get(horizon)
         # three horizons above 1 are learned at a time
         if ahead is None and 1 < horizon <= MAX_HORIZON and len(self._horizon_states) < 3:
@@ -259,18 +253,12 @@ class NestedPredictor(FleetPredictor):
         self._cached_layout = self._cached_pairs = None
 
     def _pair_with_covariates(self, covariates_WD: Array) -> Sequence[tuple[FleetPredictor, Array]]:
-        """Return each inner predictor with the covariates that it reads, in its order.
-
-        Cached until other covariates come: the same object for the same covariates, so that inner caches know it, too.
-        """
+        """Return each inner predictor with the covariates that it reads: the same object for the same covariates."""
         if self._cached_pairs is None or self._cached_pairs[0] is not covariates_WD:
             pairs = []
             for inner, places in zip(self._inner, self._covariate_layout()[1], strict=True):
-                inner_covariates_WD = covariates_WD
-                if places is not None:  # taken from the transpose, where a covariate's column is contiguous
-                    inner_covariates_WD = (
-                        covariates_WD.T.take(places, axis=0).T if len(places) else covariates_WD[:, :0]
-                    )
+                # taken from the transpose, where a covariate's column is contiguous
+                inner_covariates_WD = covariates_WD if places is None else covariates_WD.T.take(places, axis=0).T
                 pairs.append((inner, inner_covariates_WD))
             self._cached_pairs = (covariates_WD, pairs)
         return self._cached_pairs[1]
