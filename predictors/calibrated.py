@@ -10,8 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from paceline._arrays import Array, all_finite, any_true
-from paceline._curves import Curves
+from paceline._arrays import Array, any_true
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import FleetPredictor, fill_unknown_speeds
 from paceline.predictors.nested import HorizonState, NestedPredictor, as_fleet_predictor
@@ -25,7 +24,6 @@ NORMAL_SCORES_L = np.array([NormalDist().inv_cdf(level) for level in QUANTILE_LE
 
 LOW_INDEX, HIGH_INDEX = QUANTILE_LEVELS.index(0.05), QUANTILE_LEVELS.index(0.95)
 
-
 SCALE_SMOOTHING = 0.02
 """Weight of the newest error in the running scale."""
 
@@ -35,7 +33,6 @@ NORMAL_MULTIPLES_L = math.sqrt(math.pi / 2.0) * NORMAL_SCORES_L
 EARLY_FADING = 8.0
 """Early errors fade as in a mean with weights that grow with the seventh power of time: the first ones, of a warm-up,
 are the largest."""
-
 
 HORIZON_WIDENING_POWER = 0.25
 """Power of the horizon by which intervals widen before its first error."""
@@ -49,9 +46,8 @@ class Calibrated(NestedPredictor):
     """Another predictor's forecast, with quantiles of its relative error tracked online, worker by worker.
 
     Quantiles are multiples of the running size of the error. Each moves up a little when the error exceeds it and down
-    a little when it does not. The ratio of the two steps is such that the quantile settles where it holds with its
-    nominal probability. Skewed errors get skewed intervals, and a predictor that gets worse or better gets wider or
-    narrower ones as fast as that size follows. The speed forecast is that of the inner predictor.
+    a little when it does not, so that it settles where it holds with its nominal probability, also of skewed errors.
+    Intervals widen and narrow as fast as that size follows. The speed forecast is that of the inner predictor.
 
     Parameters
     ----------
@@ -102,7 +98,12 @@ class Calibrated(NestedPredictor):
         return 1 + len(QUANTILE_LEVELS)
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
-        speed_W, curves = self._inner_forecast(covariates_WD, horizon)
+        inner, curves = self._inner[0], None
+        if self._only_speed:
+            speed_W = fill_unknown_speeds(inner.forecast_speed(covariates_WD, horizon))
+        else:
+            forecast = inner.make_forecast(covariates_WD, horizon)
+            speed_W, curves = forecast.speed, forecast.batch_time
         horizon_state = self._horizon_state(horizon) if horizon > 1 else None
         error_WL = np.minimum(self._error_quantiles(horizon, horizon_state), 50.0)
         quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), MIN_SPEED), MAX_SPEED)
@@ -123,13 +124,6 @@ class Calibrated(NestedPredictor):
             return wider_WL
         ahead_WL = horizon_state.state["quantiles"]
         return np.asarray(np.where(np.isnan(ahead_WL), wider_WL, ahead_WL))
-
-    def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
-        inner = self._inner[0]
-        if self._only_speed:
-            return fill_unknown_speeds(inner.forecast_speed(covariates_WD, horizon)), None
-        forecast = inner.make_forecast(covariates_WD, horizon)
-        return forecast.speed, forecast.batch_time
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return self._inner[0].forecast_speed(covariates_WD, horizon)
@@ -171,7 +165,7 @@ def _forecasts_only_speed(predictor: FleetPredictor) -> bool:
 
 
 def _track_quantiles(worker_states: dict[str, Array], error_W: Array, predicted_WL: Array) -> None:
-    """Move every quantile by whether the stated one held; a worker that did not report keeps its quantiles."""
+    """Move every quantile by whether the stated one held; a worker that did not report keeps its own."""
     size_W = np.maximum(np.abs(error_W), 1e-4)
     sudden_W = _find_sudden_noise(worker_states, error_W, size_W)
     seen_W, scale_W, multiples_WL = np.isfinite(error_W), worker_states["scale"], worker_states["multiples"]
@@ -204,11 +198,8 @@ def _find_sudden_noise(worker_states: dict[str, Array], error_W: Array, size_W: 
     intervals start again. Errors to one side only are no noise: a forecast that is late follows by itself.
     """
     recent_WR, far_W = worker_states["recent"], size_W > SUDDEN_SCALES * worker_states["scale"]
-    last_WR = np.empty((len(error_W), RECENT_ERRORS + 1), order="F")
-    last_WR[:, 0], last_WR[:, 1:] = error_W, recent_WR
-    worker_states["recent"] = last_WR[:, :-1]
-    if not all_finite(error_W):
-        worker_states["recent"] = np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
+    last_WR = np.concatenate([error_W[:, None], recent_WR], axis=1)
+    worker_states["recent"] = np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
     if not any_true(far_W):
         return None
     far_W &= worker_states["compared"] >= 20

@@ -1,7 +1,5 @@
 """Linear models of the next change in log speed that learn while they serve: their inputs, and RLS.
 
-Inputs are past speeds, averages and covariates, in a worker's scales.
-
 Axes: W workers, B workers of a block, D covariates, R remembered log speeds or references, F inputs, T iterations.
 """
 
@@ -58,9 +56,7 @@ def make_inputs(worker_states: WorkerStates, covariates_WD: Array, scale_W: Arra
     """
     covariates, last_W1 = covariates_WD.shape[1], worker_states["log_speed"][:, :1]
     begin = NUM_SPEED_INPUTS + extra_columns
-    inputs_WF = np.empty((len(last_W1), begin + 2 * covariates), order="F")
-    if extra_columns:
-        inputs_WF[:, NUM_SPEED_INPUTS:begin] = 0.0
+    inputs_WF = np.zeros((len(last_W1), begin + 2 * covariates), order="F")
     np.subtract(worker_states["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
     np.subtract(worker_states["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : NUM_SPEED_INPUTS])
     inputs_WF[:, :NUM_SPEED_INPUTS] /= scale_W[:, None]
@@ -99,7 +95,7 @@ def bound_step(step: Array, max_step_W: Array) -> Array:
 def example_penalty(error_W: Array, inputs_WF: Array, inputs: int) -> Array:
     """Return the factor by which an example counts less, 1 for a usual one: Huber's, of its error and of its inputs.
 
-    ``inputs`` is the number of all inputs, those that are 0 throughout and left out included.
+    ``inputs`` is the number of all inputs, with those that are 0 throughout and left out.
     """
     square_W = np.add.reduce(np.square(inputs_WF), axis=1)
     far_W = np.maximum(square_W / (HUBER_BOUND**2 * inputs), 1.0)
@@ -107,10 +103,7 @@ def example_penalty(error_W: Array, inputs_WF: Array, inputs: int) -> Array:
 
 
 def advance_inputs(worker_states: WorkerStates, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -> None:
-    """Move the delay line, averages, scale and covariates on; a worker that did not report keeps its own.
-
-    Without columns no covariate is known, and none moves.
-    """
+    """Move the delay line, averages, scale and covariates on; a worker that did not report keeps its own."""
     change_W = np.abs(log_speed_W - worker_states["log_speed"][:, 0])
     moved_WR = np.empty_like(worker_states["log_speed"])
     moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, worker_states["log_speed"][:, :-1]
@@ -160,9 +153,9 @@ def rls_step(
     Without an error (NaN) a worker learns nothing. An example counts ``penalty_W`` times less, at least 1. Forgetting
     inflates the covariance, without end where inputs stay zero, so its trace is bounded.
     """
-    seen_W, noise_W = np.isfinite(error_W), FORGETTING * penalty_W
-    if not seen_W.all():  # of endless noise nothing is learned
-        error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
+    seen_W = np.isfinite(error_W)
+    # of endless noise nothing is learned
+    error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, FORGETTING * penalty_W, np.inf)
     # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although
     # they fit into the cache.
     for first in range(0, len(error_W), 4096):

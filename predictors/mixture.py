@@ -28,8 +28,7 @@ class Mixture(NestedPredictor):
     """Weighted mean of several predictors' log speeds; each worker's weights follow how well its experts forecast.
 
     The weights are those of Bernstein online aggregation: exponential in each expert's accumulated regret minus its
-    square, so that an expert that is right by luck gains little. The past fades, and every expert keeps a small share,
-    so that an expert that was bad can recover when a worker changes.
+    square, so that an expert that is right by luck gains little. The past fades, and every expert keeps a small share.
 
     Parameters
     ----------
@@ -162,7 +161,7 @@ class Mixture(NestedPredictor):
 
 @dataclass(frozen=True, eq=False)
 class _CachedForecast:
-    """Cached forecasts of the experts and the mixture, with the report and covariates that they were made from."""
+    """Cached forecasts of the experts and the mixture, and what they were made from."""
 
     regret_WE: Array | None
     covariates: Array | None

@@ -34,10 +34,9 @@ class Pooled(NestedPredictor):
 
     The correction is a ridge regression of the predictor's error, in each worker's running scale, on past speeds,
     averages, covariates (its own and those named here) and the forecast itself. All workers share its weights, so that
-    a fleet of many workers learns within few iterations what a covariate does, and a worker that joins starts with it.
-    Errors and inputs far out count less. It is an expert for a mixture, which uses both columns. Further ahead than one
-    iteration, the correction is learned for the horizon that is asked for, and corrects the forecast of the next:
-    feeding a network's forecasts back to it forecasts no better, and takes a network's time for each iteration.
+    a large fleet soon learns what a covariate does, and a worker that joins starts with it. It is an expert for a
+    mixture, which uses both columns. Further ahead, the correction is learned for each horizon, and corrects the
+    forecast of the next iteration: feeding a network's forecasts back to it takes longer and is no better.
     """
 
     columns = 2
@@ -89,7 +88,7 @@ class Pooled(NestedPredictor):
         return log_CW.T
 
     def _get_forecast(self, covariates_WD: Array) -> _CachedForecast:
-        """Return the cached answer for these covariates: inputs and the predictor's forecast, until the next report."""
+        """Return the inputs and the predictor's forecast, cached for these covariates until the next report."""
         answer, memory_WR = self._cached_forecast, self.state["log_speed"]
         if answer is None or answer.memory_WR is not memory_WR or answer.covariates_WD is not covariates_WD:
             answer = self._cached_forecast = self._compute_forecast(covariates_WD, memory_WR)
@@ -160,7 +159,7 @@ def _solve_ridge(products_FF: Array, prior_F: Array) -> Array:
 
 @dataclass(eq=False)
 class _CachedForecast:
-    """Cached answer to the last forecast asked for, in each worker's scale, and what it was made from."""
+    """Cached answer to the last forecast asked for, and what it was made from."""
 
     memory_WR: Array
     covariates_WD: Array
