@@ -100,7 +100,7 @@ def _stationary_covariance(transition_WSS: Array, selection_WS: Array) -> Array:
     return np.asarray(np.linalg.solve(np.eye(size**2) - kron, noise).reshape(count, size, size))
 
 
-MAX_COVARIATE_DEVIATIONS = 10.0
+CLIP_RANGE = (-10.0, 10.0)
 """Standard deviations at which covariates are clipped."""
 
 POOLED_KEY = ""
@@ -175,7 +175,7 @@ class ARIMA(FleetPredictor):
         self.covariate_names_: tuple[str, ...] = self.covariates or ()
         count = len(self.covariate_names_)
         self.covariate_mean_, self.covariate_scale_ = np.zeros(count), np.ones(count)
-        any_range_2D = np.repeat([[-MAX_COVARIATE_DEVIATIONS], [MAX_COVARIATE_DEVIATIONS]], count, axis=1)
+        any_range_2D = np.tile(np.array(CLIP_RANGE)[:, None], count)
         unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([-0.7]), range_2D=any_range_2D)
         self.coefficients_: dict[str, Coefficients] = {POOLED_KEY: unfitted}
         self._fleet_models: tuple[tuple[str, ...], _FleetModels] | None = None
@@ -288,8 +288,7 @@ class ARIMA(FleetPredictor):
         speeds_N, needed = np.isfinite(value_TN).sum(axis=0), 10 * (len(pooled.vector) + 1)
         owned = {name: [n for n, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
         owned = {name: columns for name, columns in owned.items() if speeds_N[columns].sum() >= needed}
-        if owned:
-            self._fit_workers(owned, value_TN, covariates_TND)
+        self._fit_workers(owned, value_TN, covariates_TND)
         # The order may have changed, and with it the number of states in every row.
         self._fleet_models = None
         self.reset(self.workers)
@@ -301,10 +300,8 @@ class ARIMA(FleetPredictor):
         if not self.order_[1]:
             covariates_TND = np.concatenate([covariates_TND, np.ones((*value_TN.shape, 1))], axis=2)
         fit_one = fit_likelihood if self.method == "likelihood" else fit_css
-        owned = columns_by_worker.values()
-        fits = map_calls(
-            fit_one, [(value_TN[:, columns], covariates_TND[:, columns], self.order_) for columns in owned]
-        )
+        calls = [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in columns_by_worker.values()]
+        fits = map_calls(fit_one, calls)
         for (name, columns), (fit, _) in zip(columns_by_worker.items(), fits, strict=True):
             range_2D = _covariate_range(covariates_TND[:, columns, :count])
             constant = float(fit.covariates[count:].sum())
@@ -327,13 +324,9 @@ class ARIMA(FleetPredictor):
             # the covariates of each iteration as the serving code would have seen them: the last known ones
             given_TWD = np.asarray(trace.covariates_named(self.covariate_names_))
             known_TWD = np.where(np.abs(given_TWD) < MAX_VALUE, given_TWD, np.nan)
-            standard_TWD = np.clip(
-                (known_TWD - self.covariate_mean_) / self.covariate_scale_,
-                -MAX_COVARIATE_DEVIATIONS,
-                MAX_COVARIATE_DEVIATIONS,
-            )
-            held = pd.DataFrame(standard_TWD.reshape(len(trace), -1)).ffill().fillna(0.0)
-            covariates_TND[: len(trace), columns] = held.to_numpy().reshape(standard_TWD.shape)
+            standard_TWD = (known_TWD - self.covariate_mean_) / self.covariate_scale_
+            clipped = pd.DataFrame(standard_TWD.reshape(len(trace), -1)).clip(*CLIP_RANGE)
+            covariates_TND[: len(trace), columns] = clipped.ffill().fillna(0.0).to_numpy().reshape(given_TWD.shape)
         return names, value_TN, covariates_TND
 
     # -- saving --------------------------------------------------------------------------------------------------
@@ -396,7 +389,6 @@ def _warn_if_sparse(value_TN: Array) -> bool:
     known_TN = np.isfinite(value_TN)
     follow = int((known_TN[1:] & known_TN[:-1]).sum())
     speeds = int(known_TN.sum()) - int(known_TN.any(axis=0).sum())  # the first of a worker follows none
-    # speeds are sparse if fewer than half of them follow a speed of the iteration before
     if follow >= 0.5 * speeds:
         return False
     warnings.warn(

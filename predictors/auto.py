@@ -34,14 +34,15 @@ class Auto(Calibrated):
 
     It serves any fleet from the first report on, without fitting: the network was fitted to other jobs. A linear
     correction of it is learned from all workers together, and so is the share of the speed that covariates take or give
-    back. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. Trust
-    and quantiles are learned for each horizon that is asked for. Events that return after equal numbers of iterations,
-    such as evaluations, are foreseen and kept from the experts (:class:`PeriodicEvents`). A worker's first iterations
-    are often slow for reasons that do not return, such as loading and compiling, or too fast, where a clock does not
-    wait for the device: one that turns out more than 20% faster, or to have half the speed forecast, within five
-    reports starts again, up to five times. A single report later on that is five times as fast as any before is not
-    learned from. A worker whose speed jumps later, and stays there, also starts again, but keeps its intervals. Fitting
-    is optional: it trains the network further on your traces (which needs torch).
+    back. For each worker and horizon, the experts that forecast it best gain the trust, and quantiles are corrected
+    online. Events that return after equal numbers of iterations, such as evaluations, are foreseen and kept from the
+    experts (:class:`PeriodicEvents`).
+
+    First iterations may be slow, by loading and compiling, or too fast, where a clock does not wait for the device: a
+    worker that turns out more than 20% faster, or half as fast, as forecast within five reports starts again, up to
+    five times. So does one whose speed jumps later, and stays there, but it keeps its intervals. A single report that
+    is five times as fast as any before is not learned from. ``fit`` is optional: it trains the network further on your
+    traces (which needs torch).
 
     Parameters
     ----------
@@ -117,10 +118,7 @@ class Auto(Calibrated):
         return np.asarray(young_W & ((error_W > np.log(1.2)) | (error_W < -np.log(2.0))))
 
     def _find_jumped(self, error_W: Array) -> Mask:
-        """Return whose speed has jumped; keep who was far off, to which side, and beyond what: usual errors before it.
-
-        No report (NaN) changes nothing.
-        """
+        """Return whose speed has jumped; keep who was far off, to which side, and beyond which bound."""
         before_W = self.state["far"]
         # A worker without errors to compare with (NaN) has not jumped.
         beyond_W = np.where(before_W == 0, np.maximum(MIN_JUMP, 6.0 * self.state["scale"]), np.abs(before_W))

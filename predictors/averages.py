@@ -80,7 +80,7 @@ class EWMA(FleetPredictor):
             self.smoothing_ = smoothing
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
-        """Learn the smoothing from a stream; a warm start adds its errors to those of the earlier traces."""
+        """Learn the smoothing; a warm start adds its errors to those of the earlier traces."""
         if self.smoothing is not None:
             return self
         parts = [_ewma_errors(trace.speed) for trace in fit_options.drop_held_out(traces)]
@@ -197,8 +197,8 @@ def _require_smoothing(smoothing: float) -> None:
 class LocalLevel(FleetPredictor):
     """Level of the log speed, followed by a Kalman filter: made for workers that report rarely.
 
-    A federated client may be asked every hundredth round. An average weights its reports alike, whether one iteration
-    or a hundred lie between them; this filter corrects a level that was measured long ago by more.
+    An average weights reports alike, whether one iteration or a hundred lie between them, as for a federated client;
+    this filter corrects a level that was measured long ago by more.
 
     Parameters
     ----------
@@ -261,8 +261,8 @@ class LocalLevel(FleetPredictor):
             grown_R = doubt_W[reporting] + (now - when_W[reporting]) * self.smoothing**2 / (1.0 - self.smoothing)
             gain_R = 1.0 - 1.0 / (grown_R + 1.0)
         level_W[reporting] = np.where(first_R, newest_R, level_R + gain_R * (newest_R - level_R))
-        # The variance after a report is the gain itself, in units of a report's variance.
-        # a worker imports, compiles and warms up in its first report: four times the variance of later ones
+        # The variance after a report is the gain itself, in units of a report's variance; the first report, with
+        # imports, compiling and warming up, has four times the variance of later ones.
         doubt_W[reporting] = np.where(first_R, 4.0, gain_R)
         when_W[reporting] = now
         self.state |= {"level": level_W, "doubt": doubt_W, "when": when_W}

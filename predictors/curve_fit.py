@@ -66,8 +66,8 @@ def weights_by_nearness(sizes: ArrayLike, batch: float) -> Array:
     array([0.37, 1.  , 0.37])
     """
     # at half or twice the size the weight falls to 1/e
-    decades_N = np.log(np.asarray(sizes, dtype=np.float64) / batch) / math.log(2.0)
-    return np.maximum(np.exp(-np.square(decades_N)), 1e-3)
+    octaves_N = np.log2(np.asarray(sizes, dtype=np.float64) / batch)
+    return np.maximum(np.exp(-np.square(octaves_N)), 1e-3)
 
 
 def weights_by_uncertainty(uncertainty: ArrayLike) -> Array:
@@ -91,9 +91,7 @@ def curve_seconds(fit: CurveParameters, sizes: ArrayLike) -> Array:
 
 def _lines_through_pairs(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
     """Return slopes and intercepts of the lines through every two measurements, ``[P]``; no slope is negative."""
-    i, j = np.triu_indices(len(size_N), 1)
-    differ = size_N[i] != size_N[j]
-    i, j = i[differ], j[differ]
+    i, j = np.nonzero(np.triu(size_N[:, None] != size_N))
     slope_P = np.maximum((seconds_N[j] - seconds_N[i]) / (size_N[j] - size_N[i]), 0.0)
     return slope_P, seconds_N[i] - slope_P * size_N[i]
 

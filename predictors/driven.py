@@ -31,9 +31,8 @@ class CorrectedEWMAs(FleetPredictor):
     by a worker's first speeds: at 2 its weights first grow linearly with time.
 
     The log of the corrected one is corrected by ``effect * (z - EWMA of z)`` for each covariate z: a competitor that
-    takes a third of the processor takes a third of the speed, on whichever worker. All workers share the effects, in
-    absolute log speed. They are a weighted ridge regression, learned online from how far each report was from the
-    average; examples count less the larger a worker's usual error is.
+    takes a third of the processor takes a third of the speed, on whichever worker. All workers share the effects, a
+    weighted ridge regression that is learned online; examples count less the larger a worker's usual error is.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class CorrectedEWMAs(FleetPredictor):
         return self._cached_columns[1]
 
     def _covariate_deviations(self, covariates_WD: Array, columns: slice) -> _CovariateDeviations:
-        """Return how far covariates are from their averages, cached for these covariates until the next report."""
+        """Return how far covariates are from their averages, cached until the next report."""
         deviations, level_WS = self._cached_deviations, self.state["level"]
         if deviations is None or deviations.level_WS is not level_WS or deviations.covariates_WD is not covariates_WD:
             deviations = self._cached_deviations = self._compute_deviations(covariates_WD, columns)

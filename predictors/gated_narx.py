@@ -42,7 +42,7 @@ def gate_inputs(worker_states: WorkerStates, standard_WD: Array, known_WD: Array
     """Return inputs ``[W, F]``, references ``[W, R]`` and the second head's unit ``[W]``, in running scales.
 
     ``standard_WD`` are the covariates now, in deviations, 0 where unknown; ``known_WD`` says which are known. Without
-    columns no covariate was ever known, and the inputs that covariates make, which would all be 0, are left out.
+    columns, as where no covariate was ever known, the inputs that covariates make are left out: all would be 0.
     """
     memory_WM, scale_W = worker_states["memory"], running_scale(worker_states)
     covariates = standard_WD.shape[1]
@@ -147,10 +147,9 @@ class GatedNARX(Network):
 
     In log speed the forecast is ``last + sum_r gate_r * (reference_r - last) + scale * head_1 + unit * head_2``. The
     gates (a softmax) and heads come from one tanh layer. Its inputs are how far lags and averages are from the last
-    speed, in the worker's running scale, how its changes correlate with earlier ones and with its covariates (driving
-    factors), and the covariates now and in the past. Only ratios of speeds enter, so one network, fitted over all
-    workers, serves workers of any speed and noise, even those it was not fitted to. The network sees which covariates
-    are missing. Before the fit, the forecast is the last speed.
+    speed, in the worker's running scale, how its changes correlate with earlier ones and with its covariates, and the
+    covariates now and in the past, or that they are missing. Only ratios of speeds enter, so one network serves workers
+    of any speed and noise. Before the fit, the forecast is the last speed.
 
     Parameters
     ----------
@@ -236,9 +235,8 @@ class GatedNARX(Network):
         return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEED_RANGE[0]), LOG_SPEED_RANGE[1]))
 
     def _standardize_covariates(self, worker_states: WorkerStates, covariates_WD: Array) -> tuple[Array, Array]:
-        """Return covariates to serve with, as `_compute_standardized` does; none where no covariate was ever known."""
+        """Return covariates as `_compute_standardized` does; none where none was ever known. Learning asks again."""
         scaled, past_WQ = self._cached_standardized, worker_states["past_covariates"]
-        # The forecast asked for the same, and learning asks again.
         if scaled is None or scaled[0] is not past_WQ or scaled[1] is not covariates_WD:
             standard = self._compute_standardized(worker_states, covariates_WD)
             if not any_true(standard[1]):
@@ -288,12 +286,11 @@ class GatedNARX(Network):
 
 @cache
 def _load_shipped_state() -> dict[str, NDArray[Any]]:
-    """Return the fitted parameters of the network that comes with the library."""
+    """Return the fitted parameters of the network that comes with the library; `load_fitted_state` copies them."""
     import json
 
     from safetensors import safe_open
 
-    # Cached by the decorator: every Auto starts from these arrays, and `load_fitted_state` copies them.
     with safe_open(Path(__file__).parent / "fitted" / "gated-narx.safetensors", framework="numpy") as file:
         about = json.loads((file.metadata() or {})["paceline"])
         learned: dict[str, NDArray[Any]] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118

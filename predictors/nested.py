@@ -238,18 +238,20 @@ class NestedPredictor(FleetPredictor):
         return state
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        places = [name.split("/") for name in state]
-        parts = {place[1] for place in places if len(place) > 2 and re.fullmatch("(inner|ahead)[0-9]+", place[1])}
-        outer = {n: value for n, value in state.items() if n.split("/", 2)[1:2] not in [[part] for part in parts]}
+        outer, inside = {}, dict[str, dict[str, NDArray[Any]]]()
+        for name, value in state.items():
+            if found := re.fullmatch("([^/]*)/((?:inner|ahead)[0-9]+)/(.*)", name):
+                kind, part, rest = found.groups()
+                inside.setdefault(part, {})[f"{kind}/{rest}"] = value
+            else:
+                outer[name] = value
         super().load_state_dict(outer)
-        for part in sorted(parts):
+        for part in sorted(inside):
             if part.startswith("ahead"):
                 horizon = require_int("horizon", int(part.removeprefix("ahead")), minimum=2, maximum=MAX_HORIZON)
                 self._horizon_states[horizon] = HorizonState(self, horizon)
-        workers = {"workers": np.array(self.workers)}
         for part, predictor in self._named_children().items():
-            mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [part]}
-            predictor.load_state_dict(workers | {n.replace(f"/{part}/", "/", 1): value for n, value in mine.items()})
+            predictor.load_state_dict({"workers": np.array(self.workers), **inside.get(part, {})})
         self._cached_layout = self._cached_pairs = None
 
     def _pair_with_covariates(self, covariates_WD: Array) -> Sequence[tuple[FleetPredictor, Array]]:

@@ -63,13 +63,11 @@ class RecurrentPredictor(Network):
             return worker_states["log_speed"]
         state_WH = self.step_cell(self._inputs(worker_states, covariates_WD), worker_states["state"])
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
-        # A bound relative to the newest change still lets the forecast return after a jump of any size.
-        # at most the newest change plus 5 running scales from the last log speed
+        # The newest change plus 5 running scales: the forecast can still return after a jump of any size.
         scale_W = running_scale(worker_states)
         max_step_W = np.abs(worker_states["change"]) / scale_W + 5.0
-        return np.clip(
-            worker_states["log_speed"] + scale_W * np.clip(step_W, -max_step_W, max_step_W), *LOG_SPEED_RANGE
-        )
+        change_W = scale_W * np.clip(step_W, -max_step_W, max_step_W)
+        return np.clip(worker_states["log_speed"] + change_W, *LOG_SPEED_RANGE)
 
     def _inputs(self, worker_states: WorkerStates, covariates_WD: Array) -> Array:
         """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""
@@ -122,11 +120,11 @@ class RecurrentPredictor(Network):
                 used &= cut["validates"] == (worker in held_out)
             yield {name: column[used] for name, column in cut.items()}
 
-    def _gates(self, inputs_WF: Array, output_WH: Array) -> tuple[Array, Array]:
-        """Return the contributions of the inputs, and of the last output, to the cell's gates, ``[W, G]`` each."""
+    def _gates(self, inputs_WF: Array, output_WH: Array) -> Array:
+        """Return the cell's gates, ``[W, G]``, from the inputs and the last output."""
         weights = self.weights_
         from_inputs_WG = inputs_WF @ weights["weight_ih"] + weights["bias_ih"]
-        return from_inputs_WG, output_WH @ weights["weight_hh"] + weights["bias_hh"]
+        return from_inputs_WG + (output_WH @ weights["weight_hh"] + weights["bias_hh"])
 
 
 def _cut_into_sequences(inputs_TF: Array, targets_T: Array, validation: float) -> Columns:
@@ -170,8 +168,7 @@ class SimpleRNN(RecurrentPredictor):
     """
 
     def step_cell(self, inputs_WF: Array, state_WH: Array) -> Array:
-        from_inputs_WG, from_output_WG = self._gates(inputs_WF, state_WH)
-        return np.tanh(from_inputs_WG + from_output_WG)
+        return np.tanh(self._gates(inputs_WF, state_WH))
 
 
 class LSTM(RecurrentPredictor):
@@ -198,8 +195,7 @@ class LSTM(RecurrentPredictor):
 
     def step_cell(self, inputs_WF: Array, state_WH: Array) -> Array:
         output_WH, memory_WH = np.split(state_WH, 2, axis=1)
-        from_inputs_WG, from_output_WG = self._gates(inputs_WF, output_WH)
-        write_WH, forget_WH, new_WH, read_WH = np.split(from_inputs_WG + from_output_WG, 4, axis=1)
+        write_WH, forget_WH, new_WH, read_WH = np.split(self._gates(inputs_WF, output_WH), 4, axis=1)
         memory_WH = _sigmoid(forget_WH) * memory_WH + _sigmoid(write_WH) * np.tanh(new_WH)
         return np.concatenate([_sigmoid(read_WH) * np.tanh(memory_WH), memory_WH], axis=1)
 
