@@ -53,12 +53,12 @@ def fit_device_curves(traces: Iterable[Trace], device_of: Callable[[str], str], 
             if _determines_line(points_2N[0]):
                 earlier_2N = measured_2N.get(str(device), points_2N[:, :0])
                 measured_2N[str(device)] = np.concatenate([earlier_2N, points_2N], axis=1)
-    return {device: _fit_curve_row(*points_2N, near) for device, points_2N in measured_2N.items()}
+    return {device: _fit_curve_row(points_2N[0], points_2N[1], near) for device, points_2N in measured_2N.items()}
 
 
 def _determines_line(size_N: Array) -> bool:
     # sizes must differ by 20% to determine both slope and intercept
-    return size_N.max(initial=0.0) >= 1.2 * size_N.min(initial=np.inf)
+    return bool(size_N.max(initial=0.0) >= 1.2 * size_N.min(initial=np.inf))
 
 
 def _fit_curve_row(size_N: Array, seconds_N: Array, near: float | None, weight_N: Array | None = None) -> Array:

@@ -134,25 +134,24 @@ class FixedTimePredictor(PredictorAdapter):
         threshold_W = np.maximum(np.log(1.5), 5.0 * np.sqrt(noise_W))
         jump_W = np.abs(error_W) > threshold_W
         if moved:
-            found = _hypothesis_losses(change_W - foreseen_W, before, "", size_W, resized_W, reference_size)
-            loss_NH, jump_W[resized_W] = found[0], found[1] > threshold_W[resized_W]
+            unexplained_WH = (change_W - foreseen_W)[:, None] - _expected_changes(before, "", size_W, reference_size)
+            loss_WH = _hypothesis_losses(unexplained_WH, before["noise"])
+            jump_W = np.where(resized_W, np.abs(unexplained_WH).min(axis=1) > threshold_W, jump_W)
         rows["count"], rows["passing"] = before["count"] + 1.0, np.zeros(len(size_W))
         if any_true(jump_W) or any_true(before["jump"]):
-            calm_W = np.where(before["jump"] > 0, np.log(seconds_W / before["calm_seconds"]), np.nan)
-            calm_WH = _expected_changes(before, "calm_", size_W, reference_size)
-            off_W = np.abs(calm_W[:, None] - calm_WH).min(axis=1)
+            unsure_W = before["jump"] > 0
+            calm_W = np.where(unsure_W, np.log(seconds_W / before["calm_seconds"]), np.nan)
+            off_WH = calm_W[:, None] - _expected_changes(before, "calm_", size_W, reference_size)
             if moved:
-                unsure_N = before["jump"][resized_W] > 0
-                other_NH, _ = _hypothesis_losses(calm_W, before, "calm_", size_W, resized_W, reference_size)
-                loss_NH[unsure_N] = -np.logaddexp(-loss_NH, -other_NH)[unsure_N]
-            self._update_jumps(rows, size_W, jump_W & (error_W > 0), off_W <= threshold_W, resized_W)
+                both_WH = -np.logaddexp(-loss_WH, -_hypothesis_losses(off_WH, before["noise"]))
+                loss_WH = np.where(unsure_W[:, None], both_WH, loss_WH)
+            recovered_W = np.abs(off_WH).min(axis=1) <= threshold_W
+            self._update_jumps(rows, size_W, jump_W & (error_W > 0), recovered_W, resized_W)
         if moved:
-            loss_NH -= loss_NH.min(axis=1, keepdims=True)
-            loss_NH[jump_W[resized_W] | np.isnan(loss_NH).any(axis=1)] = 0.0
-            rows["evidence"] = before["evidence"].copy()
+            loss_WH -= loss_WH.min(axis=1, keepdims=True)
+            loss_WH[~resized_W | jump_W | np.isnan(loss_WH).any(axis=1)] = 0.0
             # evidence fades by 3% with each change of size: about 30 changes count
-            rows["evidence"][resized_W] *= 0.97
-            rows["evidence"][resized_W] += loss_NH
+            rows["evidence"] = np.where(resized_W, 0.97, 1.0)[:, None] * before["evidence"] + loss_WH
         seen_W = ~np.isnan(seconds_W)
         rows["size"] = np.where(seen_W, size_W, before["size"])
         rows["seconds"] = np.where(seen_W, seconds_W, before["seconds"])
@@ -277,25 +276,7 @@ def _expected_changes(
     return np.concatenate([by_share, np.log(part + (1.0 - part) * now_W1 / size_W1)], axis=1)
 
 
-def _hypothesis_losses(
-    change_W: Array,
-    worker_states: Mapping[str, Array],
-    key_prefix: str,
-    size_W: Array,
-    resized_W: Mask,
-    reference_size: float,
-) -> tuple[Array, Array]:
-    """Return how badly each hypothesis explains changes of time since the base, ``[N, H]``, and the least error.
-
-    They are those of workers whose size has changed.
-    """
-    part = {
-        name: value[resized_W]
-        for name, value in worker_states.items()
-        if name in (f"{key_prefix}size", f"{key_prefix}seconds", "usual")
-    }
-    error_NH = change_W[resized_W][:, None] - _expected_changes(part, key_prefix, size_W[resized_W], reference_size)
-    noise_N = worker_states["noise"][resized_W] + 0.01**2
+def _hypothesis_losses(error_WH: Array, noise_W: Array) -> Array:
+    """Return how badly each hypothesis explains a time, by its error in log time, ``[W, H]``."""
     # Student's t with 4 degrees of freedom: an outlier is not impossible
-    loss_NH = (4.0 + 1) / 2 * np.log1p(np.square(error_NH) / (4.0 * noise_N)[:, None])
-    return np.asarray(loss_NH), np.asarray(np.abs(error_NH).min(axis=1))
+    return np.asarray((4.0 + 1) / 2 * np.log1p(np.square(error_WH) / (4.0 * (noise_W + 0.01**2))[:, None]))
