@@ -110,26 +110,24 @@ POOLED_KEY = ""
 class ARIMA(FleetPredictor):
     """Autoregression and moving average of the differenced speeds, after a regression on the covariates.
 
-    ``fit`` learns coefficients for each worker by name, and common ones for unknown workers. A Kalman filter over the
-    whole fleet serves them and skips gaps. Before the fit it is an ARIMA(0,1,1) in log speed (or speed) with the
-    moving-average coefficient -0.7, which equals an EWMA of weight 0.3.
+    ``fit`` learns coefficients for each worker by name, and common ones for unknown workers. A Kalman filter serves
+    them and skips gaps. Before the fit it is an ARIMA(0,1,1) with the moving-average coefficient -0.7, which equals an
+    EWMA of weight 0.3.
 
     Parameters
     ----------
     order
         Autoregressive lags p, differences d and moving-average lags q; ``None`` chooses p and q up to 2, at one
         difference, by the corrected AIC over all workers (no p, q up to 1, and a warning where most speeds follow a
-        gap). Without differences (d = 0) forecasts revert to the mean of the fitted trace, which is wrong for a worker
-        whose speed has settled elsewhere; forecasts of a worker that was not fitted revert to the mean of its own
-        speeds so far.
+        gap). Without differences (d = 0) forecasts revert to the mean of the fitted trace, even if the speed has
+        settled elsewhere, or of the speeds so far for a worker that was not fitted.
     covariates
         Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     method
         ``"css"``, the conditional sum of squares, or ``"likelihood"``, statsmodels' maximum likelihood on the worker's
         longest trace. The common coefficients always come from css.
     log_speed
-        Whether it models the log speed, so that forecasts are positive and noise is relative. With plain speed its
-        forecasts equal those of statsmodels.
+        Whether it models the log speed, so that forecasts are positive and noise is relative.
 
     Notes
     -----
@@ -222,10 +220,9 @@ class ARIMA(FleetPredictor):
         return np.where(self.state["seen"] > 0, speed_W, np.nan)
 
     def _standardize_covariates(self, covariates_WD: Array, range_2WD: Array) -> Array:
-        """Return the covariates in standard deviations, within what the worker showed when it was fitted.
+        """Return the covariates in standard deviations, within the range that the worker was fitted to.
 
-        A coefficient of a covariate that hardly moved then means nothing far outside. A missing covariate keeps its
-        last value, or its mean if it has none.
+        A coefficient means nothing far outside it. A missing covariate keeps its last value, or its mean at first.
         """
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, *range_2WD)
         last_WD = np.nan_to_num(self.state["covariates"], nan=0.0)
@@ -255,8 +252,7 @@ class ARIMA(FleetPredictor):
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:
         """Fit each worker, and all of them together, with all speeds in memory.
 
-        A warm start keeps the order, the scale of covariates, and the coefficients of workers that are not in these
-        traces; a worker that is in them is fitted again.
+        A warm start keeps the order, the scale of covariates, and the coefficients of workers not in these traces.
         """
         summary = fit_options.summarize(traces)
         traces = list(fit_options.drop_held_out(traces))

@@ -1,8 +1,8 @@
 """Batch time curves: the predictor for devices whose time is not proportional to the batch.
 
 A GPU's step takes ``t(x) = max(floor, intercept + slope * x)``: flat until the device is saturated, then a line whose
-intercept makes proportional shares wrong. The curve changes slowly; disturbances from one iteration to the next
-multiply it: ``t = curve(x) / relative speed``. Any other predictor forecasts the relative speed, as if it were a speed.
+intercept makes proportional shares wrong. Disturbances multiply it: ``t = curve(x) / relative speed``. Any other
+predictor forecasts the relative speed, as if it were a speed.
 
 Axes: W workers, D covariates, F fields, N measurements.
 """
@@ -78,11 +78,10 @@ UNKNOWN_INFORMATION = 0.01
 class BatchTime(NestedPredictor):
     """Batch time curve of each worker, divided by a relative speed that another predictor forecasts.
 
-    A curve starts as the one fitted to the worker or its device type. Without one it is ``t = x / v`` through the last
-    report, the best estimate while the batch size stays the same: slope and intercept are then indistinguishable. Once
-    sizes vary, every move corrects the slope by recursive least squares: it compares how much the time changed since
-    the last report with how much the curve predicted. Old information fades as new moves come in, and stays while there
-    are none.
+    A curve starts as the one fitted to the worker or its device type, or else as ``t = x / v`` through the last report:
+    while the batch size stays the same, slope and intercept are indistinguishable. Once sizes vary, every move corrects
+    the slope by recursive least squares: it compares how much the time changed since the last report with how much the
+    curve predicted. Old information fades only as new moves come in.
 
     Parameters
     ----------
@@ -92,8 +91,8 @@ class BatchTime(NestedPredictor):
     relative_speed
         The predictor of the relative speed, by its name and arguments as in :func:`paceline.predictors.named`.
     near
-        The batch size near which fitted curves must be accurate, such as the global batch over the number of workers;
-        more distant sizes count less. Real curves are lines only over a few octaves, so set it if you can.
+        The batch size near which fitted curves must be accurate, such as the mean batch: real curves are lines only
+        over a few octaves.
 
     Examples
     --------
@@ -261,8 +260,8 @@ class BatchTime(NestedPredictor):
     def _learn_slope(self, size_W: Array, seconds_W: Array) -> None:
         """Compare each report with the worker's last one: the batch moved in between, the relative speed hardly.
 
-        A smoothed past would go wrong under a balancer: a worker that slows down gets smaller batches while its
-        smoothed speed is still falling, so the slope would seem to vanish.
+        With a smoothed past the slope would seem to vanish: a balancer gives a worker that slows down smaller batches
+        while its smoothed speed is still falling.
         """
         rows = self.state
         move_W = (size_W - rows["last"]) / np.maximum(size_W, rows["last"])

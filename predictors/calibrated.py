@@ -57,9 +57,8 @@ class Calibrated(NestedPredictor):
     Notes
     -----
     The steps are those of Gibbs and Candes, Adaptive conformal inference under distribution shift, 2021, applied to the
-    quantile itself. For a horizon that is asked for, size and quantiles are those of its own errors, and start from
-    those of the next iteration, widened by the fourth root of the horizon. A model file can only hold a predictor that
-    was given by name.
+    quantile itself. Further horizons have quantiles of their own errors, which start from those of the next iteration,
+    widened by the fourth root of the horizon. A model file can only hold a predictor that was given by name.
 
     Examples
     --------

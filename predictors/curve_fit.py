@@ -28,11 +28,11 @@ ROUNDING_ERROR = 1e-9
 def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = None) -> CurveParameters:
     """Fit ``t(x) = max(floor, intercept + slope * x)`` to measured times; return floor, slope, intercept.
 
-    Deviations are logarithms of ratios, because batch sizes depend only on ratios of times. The fit tries all lines
-    through two measurements with all floors through one, and takes those with the least sum of absolute deviations, so
-    an outlier has no influence. Huber's reweighted least squares then averages the noise of the others. A floor is kept
-    only if it explains the measurements better than an additional parameter would by chance; that of a plain line is 0,
-    or half the time at the smallest size where the intercept is negative, so that every time is positive.
+    Deviations are logarithms of ratios, because batch sizes depend only on ratios of times. Of all lines through two
+    measurements with all floors through one, those with the least sum of absolute deviations are chosen, so that an
+    outlier has no influence. Huber's reweighted least squares then averages the noise of the others. A floor is kept
+    only if it explains more than an additional parameter would by chance; that of a plain line is 0, or half the time
+    at the smallest size where the intercept is negative, so that every time is positive.
 
     A device that is not saturated below 32 samples, with one disturbed measurement:
 

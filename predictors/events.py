@@ -20,11 +20,10 @@ REMEMBERED_EVENTS, MIN_PERIOD = 3, 4
 class PeriodicEvents(NestedPredictor):
     """Another predictor, behind one that learns events which return after equal numbers of iterations.
 
-    An evaluation, a checkpoint or a log flush makes one iteration in so many far slower. Three such errors of the
-    forecast at equal distances make a schedule, if that is unlikely to be chance at the rate at which events come; the
-    first that stays away ends it. The forecast of a scheduled iteration is the inner one times the median effect of
-    these events, and its report is hidden from the inner predictor, so that the next iteration is not forecast by it.
-    Iterations without a report do not count. Periods shorter than four iterations are left to the inner predictor.
+    An evaluation or a checkpoint makes one iteration in so many far slower. Three such errors of the forecast at equal
+    distances make a schedule, if that is unlikely to be chance; the first that stays away ends it. The forecast of a
+    scheduled iteration is the inner one times the median effect of these events, and its report is hidden from the
+    inner predictor. Iterations without a report do not count; periods below four are left to the inner predictor.
 
     Parameters
     ----------

@@ -33,8 +33,8 @@ MAX_FIXED_SHARE = 0.98
 class FixedTimePredictor(PredictorAdapter):
     """Another predictor, held, behind one that learns how much of each worker's time does not follow its batch.
 
-    Each change of a worker's size is a test of hypotheses about its fixed part: by how much should the time have
-    changed since the last report? Workers that have not changed yet are taken to be like those that have. Reports are
+    Each change of a worker's size tests hypotheses about its fixed part: by how much should the time have changed since
+    the last report? Workers that have not changed yet are taken to be like those that have. Reports are
     brought to one reference size, the mean batch of the first report, by the expected share before the inner predictor
     gets them, so that a change of size does not look like a change of speed. The forecast's ``speed`` is that at the
     reference size; times of other sizes come from its ``batch_time``.
@@ -170,8 +170,8 @@ class FixedTimePredictor(PredictorAdapter):
     ) -> tuple[Array, Array, Array]:
         """Return smoothed squared errors of two forecasts, the error of the better one, and the change it foresaw.
 
-        A size changes because a change of speed is foreseen, and the last time alone would take the one for the effect
-        of the other. So times are compared with the inner predictor's own forecast, where that has been closer.
+        A size changes because a change of speed is foreseen, which the last time alone would take for its effect. So
+        times are compared with the inner predictor's own forecast, where that has been closer.
         """
         rows = self.state
         now_W = seconds_W / self._relative_seconds(seconds_W, size_W / reference_size)
@@ -189,10 +189,9 @@ class FixedTimePredictor(PredictorAdapter):
     def _update_jumps(
         self, worker_states: dict[str, Array], size_W: Array, jumped_up_W: Mask, recovered_W: Mask, resized_W: Mask
     ) -> None:
-        """Note jumps, and whether those before were over at once, in place.
+        """Note jumps of time, and whether those before were over at once, in place.
 
-        ``jumped_up_W``: whose time has just jumped up. ``recovered_W``: whose time is again as it was before a jump.
-        ``resized_W``: whose size has changed, so that a fall says nothing about the jump.
+        A fall of those whose size has changed (``resized_W``) says nothing about the jump.
         """
         before = self.state
         first_W = (before["jump"] == 1) & ~resized_W & np.isfinite(size_W)
@@ -263,14 +262,10 @@ def _expected_changes(
     worker_states: Mapping[str, Array], key_prefix: str, size_W: Array, reference_size: float
 ) -> Array:
     """Return by how much each hypothesis expects the log time to have changed since the base, ``[W, H]``."""
-    size_W1, seconds_W1, now_W1 = (
-        worker_states[f"{key_prefix}size"][:, None],
-        worker_states[f"{key_prefix}seconds"][:, None],
-        size_W[:, None],
-    )
+    size_W1, seconds_W1 = (worker_states[key_prefix + name][:, None] for name in ("size", "seconds"))
+    now_W1, share = size_W[:, None], FIXED_SHARE_GRID
     by_share = np.log(
-        (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * now_W1 / reference_size)
-        / (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * size_W1 / reference_size)
+        (share + (1 - share) * now_W1 / reference_size) / (share + (1 - share) * size_W1 / reference_size)
     )
     part = np.minimum(FIXED_TIME_GRID * worker_states["usual"][:, None] / seconds_W1, MAX_FIXED_SHARE)
     return np.concatenate([by_share, np.log(part + (1.0 - part) * now_W1 / size_W1)], axis=1)
