@@ -1,6 +1,6 @@
 """CorrectedEWMAs: EWMAs, one of them corrected for covariates that take or give back a share of the speed.
 
-Axes: W workers, D covariates, K covariates that any worker has reported, S smoothings.
+Axes: W workers, D covariates, S smoothings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class CorrectedEWMAs(FleetPredictor):
         self.covariates = tuple(covariates)
         self._cached_deviations: _CovariateDeviations | None = None
         self._last_covariates: Array | None = None
-        self._cached_columns: tuple[Array | None, slice] = (None, slice(0, 0))
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
@@ -75,36 +74,28 @@ class CorrectedEWMAs(FleetPredictor):
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         log_WS = np.log(self.state["level"])
-        if (columns := self._reported_columns()).stop:
-            log_WS[:, self.corrected_column] += self._covariate_deviations(covariates_WD, columns).correction_W
+        if any_true(self.shared_state["known"]):
+            log_WS[:, self.corrected_column] += self._covariate_deviations(covariates_WD).correction_W
         return log_WS
 
-    def _reported_columns(self) -> slice:
-        """Return where the covariates are that any worker has reported: the others cost nothing."""
-        known_D = self.shared_state["known"]
-        if self._cached_columns[0] is not known_D:
-            found = known_D.nonzero()[0]
-            self._cached_columns = (known_D, slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 0))
-        return self._cached_columns[1]
-
-    def _covariate_deviations(self, covariates_WD: Array, columns: slice) -> _CovariateDeviations:
+    def _covariate_deviations(self, covariates_WD: Array) -> _CovariateDeviations:
         """Return how far covariates are from their averages, cached until the next report."""
         deviations, level_WS = self._cached_deviations, self.state["level"]
         if deviations is None or deviations.level_WS is not level_WS or deviations.covariates_WD is not covariates_WD:
-            deviations = self._cached_deviations = self._compute_deviations(covariates_WD, columns)
+            deviations = self._cached_deviations = self._compute_deviations(covariates_WD)
         return deviations
 
-    def _compute_deviations(self, covariates_WD: Array, columns: slice) -> _CovariateDeviations:
+    def _compute_deviations(self, covariates_WD: Array) -> _CovariateDeviations:
         rows, fleet = self.state, self.shared_state
-        current_WK = covariates_WD[:, columns]  # a missing covariate keeps its last value
-        current_WK = np.where(np.isnan(current_WK), rows["covariate"][:, columns], current_WK)
-        deviation_WK = current_WK - rows["covariate_level"][:, columns]
-        standardized_WK = deviation_WK / (fleet["unit"][columns] + 1e-150)
-        standardized_WK = np.minimum(np.maximum(standardized_WK, -MAX_MOVE), MAX_MOVE)
-        standardized_WK[np.isnan(standardized_WK)] = 0.0
-        correction_W = np.minimum(np.maximum(standardized_WK @ fleet["effects"][columns], -MAX_STEP), MAX_STEP)
+        # A missing covariate keeps its last value.
+        current_WD = np.where(np.isnan(covariates_WD), rows["covariate"], covariates_WD)
+        deviation_WD = current_WD - rows["covariate_level"]
+        standardized_WD = deviation_WD / (fleet["unit"] + 1e-150)
+        standardized_WD = np.minimum(np.maximum(standardized_WD, -MAX_MOVE), MAX_MOVE)
+        standardized_WD[np.isnan(standardized_WD)] = 0.0
+        correction_W = np.minimum(np.maximum(standardized_WD @ fleet["effects"], -MAX_STEP), MAX_STEP)
         return _CovariateDeviations(
-            rows["level"], covariates_WD, current_WK, deviation_WK, standardized_WK, correction_W
+            rows["level"], covariates_WD, current_WD, deviation_WD, standardized_WD, correction_W
         )
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
@@ -113,8 +104,8 @@ class CorrectedEWMAs(FleetPredictor):
             new_D = np.logical_or.reduce(np.isfinite(covariates_WD)) > known_D
             if any_true(new_D):
                 self.shared_state["known"], self._cached_deviations = known_D + new_D, None
-        if (columns := self._reported_columns()).stop:
-            self._learn(np.log(speed_W), self._covariate_deviations(covariates_WD, columns), columns)
+        if any_true(self.shared_state["known"]):  # covariates that nobody reports cost nothing
+            self._learn(np.log(speed_W), self._covariate_deviations(covariates_WD))
         self.state["level"] = smooth(self.state["level"], speed_W[:, None], self._newest_weights(self._weights))
         self.state["seen"] = self.state["seen"] + np.isfinite(speed_W)
 
@@ -122,7 +113,7 @@ class CorrectedEWMAs(FleetPredictor):
         """Return the weight of each worker's newest report in averages of these smoothings, ``[W, S]``."""
         return np.maximum(smoothings, self.fading / (self.fading + self.state["seen"][:, None]))
 
-    def _learn(self, log_speed_W: Array, deviations: _CovariateDeviations, columns: slice) -> None:
+    def _learn(self, log_speed_W: Array, deviations: _CovariateDeviations) -> None:
         """Add this iteration's examples, and move the covariates' averages as that of the speed will move."""
         rows, seen_W, usual_W = self.state, self.state["seen"], self.state["error"]
         off_W = log_speed_W - np.log(rows["level"][:, self.corrected_column])
@@ -131,43 +122,39 @@ class CorrectedEWMAs(FleetPredictor):
         weight_W = 1.0 / (np.maximum(size_W / HUBER_BOUND, scale_W) * scale_W)
         error_W = usual_W + 0.05 * (np.minimum(size_W, 5.0 * usual_W) - usual_W)
         rate_W1 = self._newest_weights(self._weights[self.corrected_column])
-        level_WK = deviations.current_WK - (1.0 - rate_W1) * deviations.deviation_WK
+        level_WD = deviations.current_WD - (1.0 - rate_W1) * deviations.deviation_WD
         reported_W = np.isfinite(off_W)
         example_W = reported_W & np.isfinite(usual_W) & (seen_W >= 4)
         weight_W, off_W = np.where(example_W, weight_W, 0.0), np.where(example_W, off_W, 0.0)
         error_W = np.where(reported_W, np.where(np.isnan(usual_W), size_W, error_W), usual_W)
-        before_WK = rows["covariate_level"][:, columns]
-        level_WK = np.where(reported_W[:, None] & np.isfinite(level_WK), level_WK, before_WK)
-        level_WK = np.where(np.isnan(before_WK), deviations.current_WK, level_WK)
-        rows["error"] = error_W
-        rows["covariate"] = _replace_columns(rows["covariate"], columns, deviations.current_WK)
-        rows["covariate_level"] = _replace_columns(rows["covariate_level"], columns, level_WK)
-        self._learn_effects(deviations, columns, weight_W, off_W, error_W)
+        before_WD = rows["covariate_level"]
+        level_WD = np.where(reported_W[:, None] & np.isfinite(level_WD), level_WD, before_WD)
+        level_WD = np.where(np.isnan(before_WD), deviations.current_WD, level_WD)
+        rows |= {"error": error_W, "covariate": deviations.current_WD, "covariate_level": level_WD}
+        self._learn_effects(deviations, weight_W, off_W, error_W)
 
     def _learn_effects(
-        self, deviations: _CovariateDeviations, columns: slice, weight_W: Array, target_W: Array, error_W: Array
+        self, deviations: _CovariateDeviations, weight_W: Array, target_W: Array, error_W: Array
     ) -> None:
         fleet = self.shared_state
-        counted_KW = (deviations.standardized_WK * weight_W[:, None]).T
-        products_DD = 0.998 * fleet["products"]  # examples fade
-        products_DD[columns, columns] += counted_KW @ deviations.standardized_WK
-        products_DD[columns, -1] += counted_KW @ target_W
+        counted_DW = (deviations.standardized_WD * weight_W[:, None]).T
+        products_DD = 0.998 * fleet["products"]  # examples fade; the last column is the right side
+        products_DD[:, :-1] += counted_DW @ deviations.standardized_WD
+        products_DD[:, -1] += counted_DW @ target_W
         count = int(fleet["iterations"][0])
         fleet.update(products=products_DD, iterations=fleet["iterations"] + 1.0)
         if count < SOLVE_ALWAYS_UNTIL or count % SOLVE_EVERY == 0:
-            before_K = fleet["unit"][columns]
-            unit_K = _typical_deviations(deviations, before_K, 1.0 / (count + 2.0))
-            fleet["unit"] = _replace_columns(fleet["unit"], columns, unit_K)
+            before_D = fleet["unit"]
+            fleet["unit"] = unit_D = _typical_deviations(deviations, before_D, 1.0 / (count + 2.0))
             # Earlier examples were counted in the unit before.
-            ratio_K = np.divide(before_K, unit_K, out=np.ones_like(unit_K), where=unit_K > 0.0)
-            products_DD[columns, columns] *= ratio_K[:, None] * ratio_K
-            products_DD[columns, -1] *= ratio_K
+            ratio_D = np.divide(before_D, unit_D, out=np.ones_like(unit_D), where=unit_D > 0.0)
+            products_DD[:, :-1] *= ratio_D[:, None] * ratio_D
+            products_DD[:, -1] *= ratio_D
             usual = max(finite_mean(error_W), MIN_ERROR)  # NaN before the first error
             # a squared effect of 1 costs as much as a quarter of a usual example
             ridge = 0.25 / usual**2 if any_true(weight_W) else 1.0
-            penalized_KK = products_DD[columns, columns] + ridge * np.eye(len(unit_K))
-            solved_K: Array = np.asarray(np.linalg.solve(penalized_KK, products_DD[columns, -1]), dtype=np.float64)
-            fleet["effects"] = _replace_columns(fleet["effects"], columns, solved_K)
+            penalized_DD = products_DD[:, :-1] + ridge * np.eye(len(unit_D))
+            fleet["effects"] = np.asarray(np.linalg.solve(penalized_DD, products_DD[:, -1]), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,24 +163,17 @@ class _CovariateDeviations:
 
     level_WS: Array
     covariates_WD: Array
-    current_WK: Array
-    deviation_WK: Array
-    standardized_WK: Array
+    current_WD: Array
+    deviation_WD: Array
+    standardized_WD: Array
     correction_W: Array
 
 
-def _typical_deviations(deviations: _CovariateDeviations, before_K: Array, rate: float) -> Array:
+def _typical_deviations(deviations: _CovariateDeviations, before_D: Array, rate: float) -> Array:
     """Return the usual size of each covariate's moves: their root mean square over the fleet, and over time."""
     # beside a large constant covariate, rounding is no move
-    square_WK = np.square(deviations.deviation_WK) + np.square(1e-9 * deviations.current_WK)
-    known_WK: Mask = np.isfinite(square_WK)
-    mean_K = np.where(known_WK, square_WK, 0.0).sum(axis=0) / np.maximum(known_WK.sum(axis=0), 1)
-    square_K = np.square(before_K)
-    return np.asarray(np.sqrt(np.where(square_K == 0.0, mean_K, square_K + max(0.05, rate) * (mean_K - square_K))))
-
-
-def _replace_columns(values: Array, columns: slice, new: Array) -> Array:
-    """Return a copy, ``[W, D]`` or ``[D]``, with these columns replaced."""
-    replaced = values.copy(order="F")
-    replaced[..., columns] = new
-    return replaced
+    square_WD = np.square(deviations.deviation_WD) + np.square(1e-9 * deviations.current_WD)
+    known_WD: Mask = np.isfinite(square_WD)
+    mean_D = np.where(known_WD, square_WD, 0.0).sum(axis=0) / np.maximum(known_WD.sum(axis=0), 1)
+    square_D = np.square(before_D)
+    return np.asarray(np.sqrt(np.where(square_D == 0.0, mean_D, square_D + max(0.05, rate) * (mean_D - square_D))))
