@@ -100,10 +100,9 @@ class CorrectedEWMAs(FleetPredictor):
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         if covariates_WD is not self._last_covariates:  # without covariates the same object comes again
-            self._last_covariates, known_D = covariates_WD, self.shared_state["known"]
-            new_D = np.logical_or.reduce(np.isfinite(covariates_WD)) > known_D
-            if any_true(new_D):
-                self.shared_state["known"], self._cached_deviations = known_D + new_D, None
+            reported_D = np.logical_or.reduce(np.isfinite(covariates_WD))
+            self._last_covariates = covariates_WD
+            self.shared_state["known"] = np.maximum(self.shared_state["known"], reported_D)
         if any_true(self.shared_state["known"]):  # covariates that nobody reports cost nothing
             self._learn(np.log(speed_W), self._covariate_deviations(covariates_WD))
         self.state["level"] = smooth(self.state["level"], speed_W[:, None], self._newest_weights(self._weights))

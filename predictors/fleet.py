@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask, any_true
-from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED, Forecast, Report
+from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED, Forecast, Predictor, Report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,6 +227,8 @@ class FleetPredictor(Params):
         self.workers = names
         self.state = self._initial_worker_states(len(names))
         self.shared_state = self.initial_shared_state()
+        for child in self._children():
+            child.reset(names)
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
@@ -236,12 +238,16 @@ class FleetPredictor(Params):
             newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self.state.items()}
         self.state = _to_fortran_order(newcomer)
         self.workers = (*self.workers, worker)
+        for child in self._children():
+            child.join(worker)
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
         i = self._worker_index(worker)
         self.state = _to_fortran_order({name: np.delete(rows, i, axis=0) for name, rows in self.state.items()})
         self.workers = self.workers[:i] + self.workers[i + 1 :]
+        for child in self._children():
+            child.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a worker; it keeps its place and its state.
@@ -250,6 +256,8 @@ class FleetPredictor(Params):
         """
         i = self._worker_index(old)
         self.workers = (*self.workers[:i], self._validate_new_name(new), *self.workers[i + 1 :])
+        for child in self._children():
+            child.rename(old, new)
 
     @np.errstate(all="ignore")  # reports may hold any number; what comes of it is clipped or counts as missing
     def observe(self, report: Report) -> None:
@@ -369,6 +377,10 @@ class FleetPredictor(Params):
                 f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(state)}: load it into "
                 "a predictor with the class and arguments of the one that was fitted"
             )
+
+    def _children(self) -> Sequence[Predictor]:
+        """Return the predictors that it is made of, which always have the same workers."""
+        return ()
 
     # -- guards --------------------------------------------------------------------------------------------------
 

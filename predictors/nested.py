@@ -82,21 +82,8 @@ class PredictorAdapter(FleetPredictor):
         fit_with(self.predictor, traces, fit_options)
         return self
 
-    def reset(self, workers: Sequence[str]) -> None:
-        super().reset(workers)
-        self.predictor.reset(self.workers)
-
-    def join(self, worker: str) -> None:
-        super().join(worker)
-        self.predictor.join(worker)
-
-    def leave(self, worker: str) -> None:
-        super().leave(worker)
-        self.predictor.leave(worker)
-
-    def rename(self, old: str, new: str) -> None:
-        super().rename(old, new)
-        self.predictor.rename(old, new)
+    def _children(self) -> Sequence[Predictor]:
+        return (self.predictor,)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         theirs = self.predictor.state_dict()
@@ -165,25 +152,8 @@ class NestedPredictor(FleetPredictor):
         return self
 
     def reset(self, workers: Sequence[str]) -> None:
-        super().reset(workers)
         self._horizon_states = {}
-        for inner in self._inner:
-            inner.reset(self.workers)
-
-    def join(self, worker: str) -> None:
-        super().join(worker)
-        for part in self._children():
-            part.join(worker)
-
-    def leave(self, worker: str) -> None:
-        super().leave(worker)
-        for part in self._children():
-            part.leave(worker)
-
-    def rename(self, old: str, new: str) -> None:
-        super().rename(old, new)
-        for part in self._children():
-            part.rename(old, new)
+        super().reset(workers)
 
     def _forget(self, reset_W: Mask) -> None:
         super()._forget(reset_W)
