@@ -4,12 +4,7 @@ from paceline._curves import Curves
 from paceline.predictors import checks
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.auto import Auto
-from paceline.predictors.averages import (
-    EWMA,
-    HuberEWMA,
-    LastValue,
-    LocalLevel,
-)
+from paceline.predictors.averages import EWMA, HuberEWMA, LastValue, LocalLevel
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.events import PeriodicEvents

@@ -137,7 +137,6 @@ class Mixture(NestedPredictor):
         return answer
 
     def _expert_forecasts(self, covariates_WD: Array, forecast: Callable[[FleetPredictor, Array], Array]) -> Array:
-        """Return the log speed that each expert expects."""
         expected_EW = np.empty((self._columns, len(covariates_WD)))
         end = 0
         for inner, inner_covariates_WD in self._pair_with_covariates(covariates_WD):

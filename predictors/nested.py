@@ -141,7 +141,6 @@ class NestedPredictor(FleetPredictor):
         return self._cached_layout
 
     def _all_covariates(self) -> Sequence[str]:
-        """Return the names of the covariates that it reads; they may repeat."""
         return [name for inner in self._inner for name in inner.covariate_names]
 
     def fit_streamed(self, traces: Iterable[Trace], fit_options: FitOptions) -> Self:

@@ -121,7 +121,6 @@ class RecurrentPredictor(Network):
             yield {name: column[used] for name, column in cut.items()}
 
     def _gates(self, inputs_WF: Array, output_WH: Array) -> Array:
-        """Return the cell's gates, ``[W, G]``, from the inputs and the last output."""
         weights = self.weights_
         from_inputs_WG = inputs_WF @ weights["weight_ih"] + weights["bias_ih"]
         return from_inputs_WG + (output_WH @ weights["weight_hh"] + weights["bias_hh"])
