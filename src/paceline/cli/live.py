@@ -38,6 +38,10 @@ def live(
     One run alternates between phases with equal and with balanced batches. Each balanced phase is compared with the
     equal phases before and after it, so a drift of the machine's speed does not bias the result. Each rank is pinned
     to its own core.
+
+    [cyan]oracle[/] is the speed-up with known future speeds, and [cyan]reached[/] the oracle's time divided by the
+    measured one. [cyan]waiting[/] is the share of time that ranks wait, and [cyan]added time[/] the time that balancing
+    takes per iteration.
     """
     from paceline.lab import ExperimentSetting, can_set_quotas, experiment
 

@@ -145,7 +145,8 @@ def replay(
 ) -> None:
     """Replay recorded jobs with equal batches, with batches sized by each predictor, and with known speeds.
 
-    Each predictor drives the same load balancer as in a live job.
+    Each predictor drives the same load balancer as in a live job. [cyan]waiting[/] is the share of time that workers
+    wait, [cyan]regret[/] the extra time relative to [cyan]oracle[/], which knows future speeds.
     """
     from paceline.eval import Balanced, Replays
     from paceline.eval import replay as replay_trace
