@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask
 from paceline._curves import Curves
-from paceline._text import percent, to_printable
+from paceline._text import count, percent, to_printable
 from paceline.coordinator.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.profiles import read_profiles
@@ -115,7 +115,7 @@ class Simulation:
             low, high = round(100 * self.low), round(100 * self.max_saving)
             what = f"Balancing would save {low} to {high}% of the time, depending on "
             whose = f"{_worker_label(self.slowest_worker)}'s" if self.slowest_worker else "slow workers'"
-            what += f"how much of {whose} extra time follows its batch"
+            what += f"how much of {whose} extra time scales with its batch"
             text = f"If all of it does: {percent(self.max_saving)} (90% interval: up to {percent(self.high)}). The log "
             text += "cannot show it, because no worker's batch size changes."
             return (f"{what}.", text, *more)
@@ -130,7 +130,7 @@ class Simulation:
                 what += ", next to nothing"
         bound = f"With all speeds known in advance it would save {percent(self.hindsight_saving)}"
         if self.slowest_worker and self.hindsight_saving >= MIN_SAVING:
-            bound += f"; mostly for {_worker_label(self.slowest_worker)}"
+            bound += f", mostly the wait for {_worker_label(self.slowest_worker)}"
         return (f"{what}.", f"{bound}.", *more)
 
     @property
@@ -182,7 +182,7 @@ def simulate(trace: Trace, *, global_batch: int | None = None, noise: float = 0.
     >>> seconds = [0.1, 0.1, 0.1, 0.2] * rng.uniform(0.98, 1.02, (300, 4))
     >>> found = simulate(Trace(np.full((300, 4), 64), seconds, workers=["a", "b", "c", "d"]))
     >>> print(found.gain[0])
-    Balancing would save 0 to 41% of the time, depending on how much of d's extra time follows its batch.
+    Balancing would save 0 to 41% of the time, depending on how much of d's extra time scales with its batch.
     """
     complete_T = np.asarray(np.isfinite(trace.speed).all(axis=1))
     _require_reports(trace, complete_T)
@@ -216,7 +216,7 @@ def from_speeds(speeds: ArrayLike, *, global_batch: int | None = None, noise: fl
     trace = Trace(np.ones((1, len(speed_W))), 1.0 / speed_W[None, :])
     _require_reports(trace, np.array([True]))
     found = _simulate_steady(trace, global_batch, None, noise)
-    follows = "Assumed: a worker's time follows its batch; balancing saves less where a part of it is fixed."
+    follows = "Assumed: a worker's time is proportional to its batch; if a part of it is fixed, balancing saves less."
     return replace(found, job_batch=global_batch, assumptions=(*found.assumptions, follows))
 
 
@@ -241,9 +241,9 @@ def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, nois
 
     loaded = {Path(path): read_profiles(path) for path in profiles}
     devices: dict[str, str] = {}
-    for (path, rows), count in zip(loaded.items(), profiles.values(), strict=True):
+    for (path, rows), number in zip(loaded.items(), profiles.values(), strict=True):
         rows["device"] = str(path)
-        devices |= {f"{path.stem}-{k}": str(path) for k in range(count)}
+        devices |= {f"{path.stem}-{k}": str(path) for k in range(number)}
     model = BatchTime(devices=devices).fit_profiles(pd.concat(loaded.values()))
     model.reset(list(devices))
     curves = model.predict().curves
@@ -327,8 +327,8 @@ def _simulate_steady(trace: Trace, global_batch: int | None, curves: Curves | No
         for spread in (noise, noise / 2, 2 * noise)
     ]
     assumption = (
-        f"Assumed: each worker keeps its speed of {len(trace)} measurement{'s' * (len(trace) > 1)}, and varies by "
-        f"{percent(noise)} from one iteration to the next (the interval: by half to twice as much)."
+        f"Assumed: each worker keeps its mean speed over {count(len(trace), 'measurement')}, with "
+        f"{percent(noise)} noise per iteration (the interval covers half to twice as much)."
     )
     return replace(_widen_to_runs(runs), assumptions=(assumption,))
 

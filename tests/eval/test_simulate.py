@@ -39,7 +39,7 @@ def test_constant_sizes_give_a_range():
     assert not found.pays
     assert found.low == 0
     assert found.max_saving == pytest.approx(1 - 1 / table.loc["live", "speed-up"], abs=0.01)
-    assert "0 to 38% of the time, depending on how much of c's extra time follows its batch" in found.gain[0]
+    assert "0 to 38% of the time, depending on how much of c's extra time scales with its batch" in found.gain[0]
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["saving"] is None
 
 
@@ -122,7 +122,7 @@ def test_speeds_interval_spans_noise():
     assert found.hindsight_saving == pytest.approx(1 - 2 / 5 * 1.5, abs=0.05)  # 2/50 against 3/250 of the samples
     assert len(found.assumptions) == 2
     few = simulate(job([0.1, 0.1, 0.2], iterations=10, noise=0.0))
-    assert "of 10 measurements" in few.assumptions[0]
+    assert "over 10 measurements" in few.assumptions[0]
     assert few.max_saving == pytest.approx(from_speeds([2, 2, 1], global_batch=192).saving)
 
 
