@@ -200,9 +200,10 @@ class NARX(Network):
         return cached[2]
 
     def _correction_inputs(self, inputs_WF: Array, scale_W: Array) -> Array:
-        """Return past speeds in running scales, and covariates in standard deviations, at most 4."""
+        """Return past speeds in running scales, at most 5, and covariates in standard deviations, at most 4."""
         past = self.lags - 1 + len(SMOOTHINGS)
         inputs_WL = inputs_WF[:, : past + (len(SMOOTHINGS) + 1) * len(self.covariate_names_)].copy()
+        np.clip(inputs_WL[:, :past], -5.0, 5.0, out=inputs_WL[:, :past])
         inputs_WL[:, past:] = np.clip(inputs_WL[:, past:] * scale_W[:, None], -4.0, 4.0)
         return inputs_WL
 
