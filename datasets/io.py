@@ -222,7 +222,7 @@ def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int
 
     time, zone = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?", r"Z|UTC|GMT|[+-]\d\d(?::?[0-5]\d)?"
     parts = texts.astype("str").str.extract(rf"^\s*({time})\s*({zone})?\s*$")
-    written = parts[0].str.replace(",", ".") + parts[1].replace(["UTC", "GMT"], "Z").fillna("")
+    written = parts[0].str.replace(",", ".") + parts[1].str.replace("UTC|GMT", "Z", regex=True).fillna("")
     times = pd.to_datetime(written, format="ISO8601", utc=True, errors="coerce")
     bad = (texts.notna() & times.isna()).to_numpy(dtype=bool)
     if bad.any():

@@ -80,7 +80,7 @@ def test_inexact_script_ends_with_1_without_files(tmp_path):
 def test_a_command_that_is_not_there_ends_with_2(tmp_path):
     code, said = audited(tmp_path, "torchrunn", "train.py")
     assert code == 2
-    assert "no program 'torchrunn' was found" in said
+    assert "no program 'torchrunn' is on the PATH" in said
 
 
 def test_command_without_processes_says_what_to_write(tmp_path):
