@@ -1,15 +1,9 @@
-"""The control group that binds a process: found in both versions, above the process, late, and after a move."""
-
-import itertools
-import math
-import os
-import time
-from types import SimpleNamespace
+"""The control group that binds a process: found in both versions, above the process, and late."""
 
 import pytest
 from machine_files import NESTED_1, NESTED_2, made, twice
 
-from paceline.recording import ControlGroup, all_covariates, control_group, default_covariates
+from paceline.recording import ControlGroup, all_covariates, default_covariates
 from paceline.recording.control_group import find_mounts
 from paceline.recording.covariates import cpu_quota
 
@@ -44,7 +38,7 @@ def test_a_group_without_a_quota_has_no_limit(tmp_path):
     assert ControlGroup.current(tmp_path / "2").cores is None
 
 
-# -- a quota above the worker's group, one that comes later, and a worker that is moved -----------------------------
+# -- a quota above the worker's group, and one that comes later ----------------------------------------------------
 
 VERSIONS = [
     pytest.param(NESTED_1, "groups/cpu", "throttled_time 3000000000\n", id="version 1"),
@@ -55,12 +49,6 @@ VERSIONS = [
 def named(covariates, name):
     (covariate,) = (covariate for covariate in covariates if covariate.name == name)
     return covariate
-
-
-@pytest.fixture
-def looking_always(monkeypatch):
-    clock = SimpleNamespace(monotonic=itertools.count().__next__, perf_counter=time.perf_counter)
-    monkeypatch.setattr(control_group, "time", clock)
 
 
 @pytest.mark.parametrize(("files", "cpu", "after"), VERSIONS)
@@ -109,22 +97,6 @@ def test_late_quota_is_seen(tmp_path, quiet, stat, throttled):
     covariate = named(default_covariates(root=tmp_path), "throttled")
     assert twice(covariate, lambda: (tmp_path / stat).write_text(throttled.format(2_000_000))) > 0
     assert covariate.sample() == 0
-
-
-def test_covariates_follow_a_moved_process(tmp_path, looking_always):
-    made(tmp_path, {**NESTED_2, "groups/other/cpu.stat": "throttled_usec 9000000\n"})
-    made(tmp_path, {"groups/other/cpu.max": "2000 10000\n", "groups/other/cgroup.procs": f"{os.getpid()}\n"})
-    throttled, quota, runnable = (
-        named(all_covariates(root=tmp_path), name) for name in ("throttled", "cpu_quota", "runnable")
-    )
-    throttled.sample()
-    assert throttled.sample() == 0
-    (tmp_path / "proc/self/cgroup").write_text("0::/other\n")
-    assert math.isnan(throttled.sample()), "the two groups' counters have nothing to do with each other"
-    other = tmp_path / "groups/other/cpu.stat"
-    assert twice(throttled, lambda: other.write_text("throttled_usec 11000000\n")) == pytest.approx(2.0, rel=0.3)
-    assert quota.sample() == 0.2
-    assert runnable.sample() == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.recording.control_group import ControlGroupLocator, KernelFile, parse_usage_seconds
+from paceline.recording.control_group import ControlGroup, KernelFile, parse_usage_seconds
 from paceline.recording.covariates import quota_cores, throttled_seconds
 
 
@@ -26,7 +26,7 @@ class QuotaTracker:
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._root, self._locator = root, ControlGroupLocator(root)
+        self._root = root
         self._quota_cores = self.cores = math.inf
         self._uses_most_of_quota = True
         self._open_files()
@@ -41,18 +41,15 @@ class QuotaTracker:
 
     def refresh(self) -> None:
         """Read the current quota."""
-        if self._locator.group() is not self._group:
-            self._open_files()
         cores = self._read_quota()
         cores = math.inf if not cores < self._machine_cores else cores  # also without groups, where it is NaN
         if cores != self._quota_cores:  # another group's quota may bind from now on
             self._quota_cores = cores
-            self._locator = ControlGroupLocator(self._root)
             self._open_files()
         self.cores = math.nan if math.isfinite(cores) and not self._check_uses_most_of_quota() else cores
 
     def _open_files(self) -> None:
-        self._group = group = self._locator.group()
+        group = ControlGroup.current(self._root)
         self._read_quota, self._machine_cores = quota_cores(group), float(os.cpu_count() or 1)
         self._read_throttled = throttled_seconds(group)
         self._throttled_seconds = self._read_throttled()

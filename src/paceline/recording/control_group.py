@@ -61,10 +61,6 @@ def parse_field(text: bytes, key: bytes) -> float:
     return parse_number(text.partition(key)[2])
 
 
-LOOKUP_SECONDS = 0.1
-"""Shortest time between two lookups of the process's group: a lookup takes 4 us, about as long as two covariates."""
-
-
 @dataclass(frozen=True)
 class ControlGroup:
     """The folders and files of one control group."""
@@ -72,9 +68,7 @@ class ControlGroup:
     cpu: Path  # the folder with the quota, cpu.stat and the list of processes
     usage: Path  # the file that counts the CPU time of the group with the smallest quota: cpuacct.usage, or cpu.stat
     pressure: Path  # the folder with cpu.pressure and memory.pressure, in the tree of version 2
-    parents: tuple[
-        Path, ...
-    ] = ()  # the folders of the parent groups, the nearest first, as far as they are visible here
+    parents: tuple[Path, ...] = ()  # the folders of the visible parent groups, the nearest first
 
     @classmethod
     def current(cls, root: str | Path = "/") -> ControlGroup | None:
@@ -114,26 +108,6 @@ class ControlGroup:
         """The smallest CPU quota of the group and its parents, in cores, or ``None`` if there is none."""
         cores = min(map(_read_quota_cores, self.lineage))
         return cores if cores < math.inf else None
-
-
-class ControlGroupLocator:
-    """Finds the control group that this process is in, again and again because the process may be moved."""
-
-    def __init__(self, root: str | Path = "/") -> None:
-        self._root = root
-        self._file = KernelFile(Path(root) / "proc/self/cgroup")
-        self._cgroup_text: bytes | None = None
-        self._group: ControlGroup | None = None
-        self._last_lookup = float("-inf")
-
-    def group(self) -> ControlGroup | None:
-        """Return the group, or ``None`` if no groups are mounted; the same object until the process is moved."""
-        now = time.monotonic()
-        if now - self._last_lookup >= LOOKUP_SECONDS:
-            self._last_lookup, text = now, self._file.read()
-            if text != self._cgroup_text:
-                self._cgroup_text, self._group = text, ControlGroup.current(self._root)
-        return self._group
 
 
 def find_mounts(root: str | Path = "/") -> dict[str, Path]:

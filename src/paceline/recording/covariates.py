@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.recording.control_group import (
     ControlGroup,
-    ControlGroupLocator,
     CounterRate,
     KernelFile,
     parse_field,
@@ -28,7 +27,6 @@ from paceline.recording.control_group import (
 )
 
 if TYPE_CHECKING:
-    CovariateFactory = Callable[[ControlGroup | None, Path], "Covariate"]
     import torch
 
 
@@ -58,31 +56,6 @@ class Reading:
         """Return the number, or its growth; NaN if it cannot be read."""
         value = self._read()
         return value if self._rate is None else self._rate.update(value)
-
-
-def follow_group(
-    factory: CovariateFactory, locator: ControlGroupLocator, root: Path, *, any_group: bool = False
-) -> Reading:
-    """Return a covariate of this process's control group, also after the process was moved to another group.
-
-    ``factory`` makes the covariate of a group, or of the machine if it gets None. A group without a quota counts as
-    None, unless ``any_group``. A change since the last boundary is NaN once after a move.
-    """
-
-    def create() -> tuple[ControlGroup | None, Covariate]:
-        group = locator.group()
-        counts = any_group or (group is not None and group.cores is not None)
-        return group, factory(group if counts else None, root)
-
-    group, covariate = create()
-
-    def read() -> float:
-        nonlocal group, covariate
-        if locator.group() is not group:
-            group, covariate = create()
-        return covariate.sample()
-
-    return Reading(covariate.name, covariate.unit, read)
 
 
 def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]:
@@ -180,7 +153,7 @@ def throttled_seconds(group: ControlGroup | None) -> Callable[[], float]:
     return read
 
 
-def throttled_share(group: ControlGroup | None, root: Path = ROOT) -> Reading:
+def throttled_share(group: ControlGroup | None) -> Reading:
     """Return the covariate of throttled seconds, summed over cores, per second; 0 without a group or quota."""
     return Reading("throttled", "s per s of wall time", throttled_seconds(group), is_cumulative=group is not None)
 
@@ -218,16 +191,17 @@ def default_covariates(root: Path = ROOT) -> list[Covariate]:
     >>> [covariate.name for covariate in default_covariates()]
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
-    of_group = partial(follow_group, locator=ControlGroupLocator(root), root=root)
+    group = ControlGroup.current(root)
+    limited = group if group and group.cores is not None else None  # where there is no quota, the machine counts
     delay, memory = KernelFile(root / "proc/self/schedstat"), KernelFile(root / "proc/meminfo")
     return [
-        of_group(cpu_busy),
+        cpu_busy(limited, root),
         Reading("run_delay", "s per s of wall time", lambda: _parse_run_delay(delay.read()), is_cumulative=True),
-        of_group(throttled_share, any_group=True),
-        of_group(partial(pressure, "cpu")),
-        of_group(runnable_tasks),
+        throttled_share(group),
+        pressure("cpu", limited, root),
+        runnable_tasks(limited, root),
         Reading("memory_available", "share of memory", lambda: _parse_available_share(memory.read())),
-        of_group(partial(pressure, "memory")),
+        pressure("memory", limited, root),
     ]
 
 
@@ -238,11 +212,11 @@ def all_covariates(root: Path = ROOT, *, device: int | torch.device | None = Non
     one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``.
     """
     group = ControlGroup.current(root)
-    quota = [follow_group(cpu_quota, ControlGroupLocator(root), root)] if group and group.cores is not None else []
+    quota = [cpu_quota(group)] if group and group.cores is not None else []
     return [*default_covariates(root), *quota, *nvml_covariates(device)]
 
 
-def cpu_quota(group: ControlGroup | None, root: Path = ROOT) -> Reading:
+def cpu_quota(group: ControlGroup | None) -> Reading:
     """Return the covariate of the cores that the control group may use now."""
     return Reading("cpu_quota", "cores", quota_cores(group))
 
