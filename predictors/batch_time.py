@@ -146,10 +146,7 @@ class BatchTime(NestedPredictor):
     def fit_profiles(self, profiles: pd.DataFrame) -> Self:
         """Fit the curve of each device to measured profiles: see :func:`paceline.datasets.read_profiles`.
 
-        Raises
-        ------
-        ValueError
-            If the profiles hold more than one curve for a device, or too few sizes.
+        Of each device they must hold one curve, of sizes that differ.
         """
         curves: dict[str, Array] = {}
         for device, rows in profiles.groupby("device"):

@@ -49,12 +49,7 @@ def fitted(predictor: Predictor) -> Factory:
 
 
 def run(make_predictor: Factory, names: Sequence[str] | None = None) -> list[str]:
-    """Run all checks, or those named, and return the names of those that ran.
-
-    Raises
-    ------
-    ContractBrokenError
-        At the first check that the predictor fails; the message says which.
+    """Run all checks, or those named, and return the names of those that ran; raise at the first that fails.
 
     Examples
     --------

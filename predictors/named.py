@@ -19,10 +19,7 @@ take their names without importing them, which would close an import cycle."""
 def register(*classes: type[FleetPredictor]) -> None:
     """Make predictors available by their class names, on the command line and wherever a name is accepted.
 
-    Raises
-    ------
-    ValueError
-        If another class has the name: two predictors under one name would be compared as if they were one.
+    ``ValueError`` if another class has the name: both would be compared as if they were one.
 
     Examples
     --------
@@ -52,12 +49,7 @@ def name_of(predictor_class: type) -> str:
 def named(spec: str) -> FleetPredictor:
     """Return a new predictor from its name and, after a colon, its arguments.
 
-    Case, ``-`` and ``_`` do not matter.
-
-    Raises
-    ------
-    ValueError
-        If there is no such predictor or argument; the message lists the valid ones.
+    Case, ``-`` and ``_`` do not matter. The error for an unknown name or argument lists the valid ones.
 
     Examples
     --------

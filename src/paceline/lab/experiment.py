@@ -213,18 +213,8 @@ def can_set_quotas() -> bool:
 def experiment(setting: ExperimentSetting, *, progress: Callable[[float], object] = float) -> ExperimentOutcome:
     """Train for real on this machine, with equal batches and with every scheme, in turns.
 
-    Parameters
-    ----------
-    setting
-        What is compared, and under what contention.
-    progress
-        Called regularly with the completed share, 0 to 1.
-
-    Raises
-    ------
-    RuntimeError
-        If this machine has too few cores or allows no CPU quota, or if a rank fails; the message then ends with its
-        traceback.
+    ``progress`` is called regularly with the completed share, 0 to 1. ``RuntimeError`` if this machine has too few
+    cores or allows no CPU quota, or if a rank fails; the message then ends with its traceback.
     """
     for library in ("torch", "sklearn"):
         require(library, needed_by="a live experiment", extra="lab")

@@ -34,16 +34,8 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     ``start`` is the time by each host's own clock. Iterations that a worker could not write, as on a full disk, are
     counted in ``meta["iterations_lost"]``.
 
-    Parameters
-    ----------
-    paths
-        The workers' files, in the order of the workers.
-
-    Raises
-    ------
-    ValueError
-        If a line other than the last is broken (the message names file and line), no file holds an iteration, or they
-        do not hold a trace.
+    ``paths`` are the workers' files, in the order of the workers. ``ValueError`` if a line other than the last is
+    broken (the message names file and line), no file holds an iteration, or they do not hold a trace.
     """
     paths = list(paths)
     files = _read_sound_files(paths)
@@ -78,21 +70,9 @@ def merge_skipping_faults(paths: Iterable[str | Path]) -> tuple[Trace | None, li
 def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     """Return how long the parts of each worker's iterations took, one row per iteration and worker.
 
-    Parameters
-    ----------
-    paths
-        The workers' files.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The columns ``iteration``, ``worker``, ``seconds``, then one for each phase, in seconds. The time between two
-        iterations (``between_seconds``) is not part of ``seconds``.
-
-    Raises
-    ------
-    ValueError
-        As :func:`merge` does, or if no phases were recorded.
+    The columns are ``iteration``, ``worker``, ``seconds``, then one for each phase, in seconds. The time between two
+    iterations (``between_seconds``) is not part of ``seconds``. It raises as :func:`merge` does, or if no phases were
+    recorded.
     """
     import pandas as pd
 

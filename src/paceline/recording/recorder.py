@@ -33,7 +33,7 @@ class Recorder:
     Parameters
     ----------
     path
-        The file to append to, one for each worker; it must not exist yet.
+        The file to append to, one for each worker; ``FileExistsError`` on entering if it exists.
     worker
         The worker's name, such as its rank.
     covariates
@@ -53,11 +53,6 @@ class Recorder:
         Whether ``comm_seconds`` include waiting, which :func:`paceline.recording.merge` then separates.
     lost_iterations
         Number of iterations that could not be written, as on a full disk; the file lacks their numbers.
-
-    Raises
-    ------
-    FileExistsError
-        On entering, if the file exists: a record is never overwritten.
 
     Examples
     --------

@@ -64,17 +64,9 @@ class Iteration:
     ) -> Iteration:
         """Return the record of an iteration of your own coordinator, for sinks, from what it holds anyway.
 
-        Parameters
-        ----------
-        used_plan, report, plan
-            The plan that the workers followed, the report that was passed to ``step``, and the plan that it returned.
-        index, time, wall_seconds, overhead_seconds
-            As above; by default how many were reported before it, now, not known, and nothing.
-
-        Raises
-        ------
-        ValueError
-            If the fleet of the two plans differs: write the record before workers join or leave.
+        These are the plan that the workers followed, the report that was passed to ``step``, and the plan that it
+        returned. By default the record is of the iteration of the first plan, and ends now. ``ValueError`` if the
+        plans differ in workers: make it before workers join or leave.
         """
         if used_plan.workers != plan.workers:
             raise ValueError(

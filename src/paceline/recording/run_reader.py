@@ -64,19 +64,9 @@ class RunReader:
     An incomplete last line is left for later. Any other line that cannot be read is skipped and counted: one that is
     cut short, lacks a number, or does not match the fleet of its header.
 
-    Parameters
-    ----------
-    path
-        A file that :class:`JsonLines` writes.
-    keep
-        How many records to keep in memory, the last ones; all by default.
-
-    Attributes
-    ----------
-    skipped_lines, lost_records
-        Number of skipped lines, and of records that the lines say could not be written.
-    ended
-        Whether the newest line says that the run has ended.
+    ``path`` is a file that :class:`JsonLines` writes. ``keep`` limits the records in memory to the last ones.
+    ``skipped_lines`` counts skipped lines, and ``lost_records`` records that the lines say could not be written;
+    ``ended`` is whether the newest line says that the run has ended.
     """
 
     def __init__(self, path: str | Path, keep: int | None = None) -> None:
@@ -333,12 +323,8 @@ class Run(RecordedRun):
 def read_run(path: str | Path) -> Run:
     """Read the record of a synchronous run.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is not the record of a synchronous run, holds no iteration, or has a later version.
+    ``FileNotFoundError`` if there is no such file; ``ValueError`` if it is not the record of a synchronous run, holds
+    no iteration, or has a later version.
     """
     run = _read(path)
     if not isinstance(run, Run):
@@ -365,13 +351,7 @@ def _read(path: str | Path) -> Run | AsyncRun:
 
 
 def newest_run_file(path: str | Path) -> Path:
-    """Return the file itself, or a folder's ``.jsonl`` file that was written to last.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder holds no ``.jsonl`` file.
-    """
+    """Return the file itself, or a folder's ``.jsonl`` file that was written to last (an error if it has none)."""
     path = Path(path)
     if not path.is_dir():
         return path

@@ -205,7 +205,7 @@ class TensorBoard(Sink):
 
 
 class Prometheus(Sink):
-    """Gauges and counters that a Prometheus server collects from this process.
+    """Gauges and counters that a Prometheus server collects from this process; ``ImportError`` without its client.
 
     Parameters
     ----------
@@ -218,13 +218,6 @@ class Prometheus(Sink):
     registry
         The ``prometheus_client.CollectorRegistry``; by default the library's own. Sinks share its metrics: the counters
         add up, and the gauges show what was written last.
-
-    Raises
-    ------
-    ImportError
-        If prometheus_client is missing.
-    ValueError
-        If the port is not one.
     """
 
     def __init__(self, port: int | None = None, *, address: str = "127.0.0.1", registry: Any = None) -> None:
@@ -355,18 +348,9 @@ Target = str | Callable[[Any], None]
 def sinks(*targets: Target) -> list[Callable[[Any], None]]:
     """Return the sinks for these names; a sink, or any function of an iteration or a round, is returned unchanged.
 
-    Parameters
-    ----------
-    targets
-        ``"log"``, ``"tensorboard:FOLDER"``, ``"prometheus:PORT"``, ``"prometheus:HOST:PORT"``, or the path of a
-        JSON-lines file, ``"run.jsonl"``. Prometheus answers this machine only, unless the host says otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a text names no sink.
-    ImportError
-        If a sink's library is missing.
+    Names are ``"log"``, ``"tensorboard:FOLDER"``, ``"prometheus:PORT"``, ``"prometheus:HOST:PORT"``, or the path of a
+    JSON-lines file, ``"run.jsonl"``. Prometheus answers this machine only, unless the host says otherwise.
+    ``ValueError`` for any other text, ``ImportError`` if a sink's library is missing.
 
     Examples
     --------
@@ -417,12 +401,7 @@ class JsonLines(Sink):
     ----------
     path
         The file, preferably with the suffix ``.jsonl``; made, with its parent folders, when the first iteration is
-        written.
-
-    Attributes
-    ----------
-    lost_records
-        Number of iterations that could not be written.
+        written. ``lost_records`` counts the iterations that could not be.
 
     Examples
     --------

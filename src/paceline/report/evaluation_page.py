@@ -49,18 +49,9 @@ def evaluation_page(
 ) -> Page:
     """Return the page of compared predictors: verdict, leaderboard, and the best one's forecasts and calibration.
 
-    Parameters
-    ----------
-    leaderboard
-        What :func:`paceline.eval.leaderboard` returned.
-    models
-        The predictors by the names of the leaderboard; the best one forecasts every job once more.
-    traces
-        The jobs that were scored.
-    warmup
-        Iterations that were not scored.
-    settings, command
-        Names and values of what was chosen beside, and the command that makes the page again.
+    ``leaderboard`` is what :func:`paceline.eval.leaderboard` returned of these ``models``, by its names, on these
+    ``traces``, without their first ``warmup`` iterations. The best model forecasts every job once more. ``settings``
+    are names and values of what was chosen beside, and ``command`` makes the page again.
     """
     best = str(leaderboard.overall["predictor"][0])
     model = {BASELINE_NAME: LastValue(), **models}[best]

@@ -223,17 +223,7 @@ def require_page(path: str | Path) -> None:
 
 
 def write_page(page: Page, path: str | Path) -> Path:
-    """Write a page and return its path.
-
-    Raises
-    ------
-    ValueError
-        If the path does not end in ``.html``.
-    ImportError
-        If Jinja2 is missing.
-    OSError
-        If the folder does not exist or cannot be written.
-    """
+    """Write a page to a path that ends in ``.html``, and return the path; ``ImportError`` if Jinja2 is missing."""
     path = Path(path)
     require_page(path)
     with atomic_write(path) as temporary:

@@ -34,14 +34,8 @@ def replay_page(
 ) -> Page:
     """Return the page of replayed jobs: verdict, who waits in the job that gains most, schemes side by side.
 
-    Parameters
-    ----------
-    replays
-        What :func:`paceline.eval.replay_all` returned.
-    traces
-        The replayed jobs.
-    settings, command
-        Names and values of what was chosen beside, and the command that makes the page again.
+    ``replays`` are what :func:`paceline.eval.replay_all` returned, and ``traces`` the replayed jobs. ``settings`` are
+    names and values of what was chosen beside, and ``command`` makes the page again.
     """
     schemes = [str(name) for name in replays.overall["scheme"] if name not in (EQUAL_SCHEME, ORACLE_SCHEME)]
     scheme = schemes[0] if schemes else ORACLE_SCHEME  # the fastest that a job could use

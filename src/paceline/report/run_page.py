@@ -177,12 +177,7 @@ WINDOW = 8
 def run_page(run: Run, *, command: str = "") -> Page:
     """Return the page of a run: verdict, who waited, times, forecasts, workers, and the balancer's reasons.
 
-    Parameters
-    ----------
-    run
-        A run read with :func:`paceline.recording.read_run`.
-    command
-        The command that makes the page again.
+    ``run`` is read with :func:`paceline.recording.read_run`; ``command`` makes the page again.
     """
     first = _workers_by_slowness(run)
     name = Path(run.name)
