@@ -121,7 +121,7 @@ def test_files_that_cannot_be_merged_are_named(tmp_path):
     np.testing.assert_array_equal(np.isfinite(merge([plain, driven]).covariates[0, :, 0]), [False, True])
     with pytest.raises(ValueError, match=r"no iteration in .*jsonl"):
         merge([record(tmp_path / "c.jsonl", iterations=0)])
-    with pytest.raises(ValueError, match=r"a\.jsonl, .*a\.jsonl: .*worker"):
+    with pytest.raises(ValueError, match=r"a\.jsonl and .*a\.jsonl: .*worker"):
         merge([plain, plain])
     (tmp_path / "other.jsonl").write_text("[]\n")
     with pytest.raises(ValueError, match=r"other\.jsonl, line 1: not the header"):

@@ -16,19 +16,13 @@ from rich.markup import escape
 from paceline._files import require_writable
 from paceline._text import to_printable
 from paceline.cli import options as sources
-from paceline.cli.output import AsJson, Options, out, print_rows
+from paceline.cli.output import AsJson, FileFormat, Options, out, print_rows
 from paceline.datasets import Trace, recorded
 from paceline.datasets.formats.tables import write_csv
 from paceline.datasets.readers import FORMATS
 
 data_app = typer.Typer(help="List, describe and convert traces.", no_args_is_help=True)
 
-FileFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--format", help="Format of the file; [cyan]paceline data list formats[/] lists them. \\[default: detected]"
-    ),
-]
 Source = Annotated[str, typer.Argument(help="Name of a recorded job, or a file or folder of traces in any format.")]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._text import to_printable
+from paceline._text import count, to_printable
 from paceline.cli import options as sources
 from paceline.cli.audit import audit
 from paceline.cli.data import data_app
@@ -24,6 +24,7 @@ from paceline.cli.output import (
     AsJson,
     Options,
     ReportPath,
+    RunSource,
     command_line,
     err,
     out,
@@ -34,7 +35,6 @@ from paceline.cli.output import (
 )
 from paceline.cli.profile import profile
 from paceline.cli.record import record
-from paceline.cli.report import report
 from paceline.cli.simulate import simulate
 from paceline.cli.watch import watch
 from paceline.datasets import Trace
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="paceline", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(data_app, name="data")
-for _function in (record, simulate, audit, watch, report, live, profile, fit):
+for _function in (record, simulate, audit, watch, live, profile, fit):
     app.command()(_function)
 
 
@@ -178,6 +178,27 @@ def _fit_settings(traces: list[str] | None, fit_on: list[str] | None) -> list[tu
         ("traces", ", ".join(traces or ["the recorded held-out jobs"])),
         ("fitted to", ", ".join(fit_on or ["the recorded jobs for fitting"])),
     ]
+
+
+@app.command()
+def report(
+    source: RunSource,
+    target: Annotated[Path, typer.Option("--out", "-o", help="The .html file to write.")] = Path("report.html"),
+) -> None:
+    """Write an HTML report of a run: slow workers, the cost of waiting, what balancing saved, and what to do next.
+
+    The page is a single file and needs no network. [cyan]paceline evaluate[/] and [cyan]paceline replay[/] write such a
+    page with [cyan]--report[/].
+    """
+    from paceline.recording import newest_run_file, read_run
+    from paceline.report import page, run_page
+
+    page.require_page(target)
+    run = read_run(newest_run_file(source))
+    page.write_page(run_page(run, command=command_line()), target)
+    skipped = f"; {count(run.skipped_lines, 'line')} could not be read and were skipped" if run.skipped_lines else ""
+    holds = f"{len(run)} iterations of {len(run.workers)} workers{skipped}"
+    out.print(f"written to {escape(to_printable(str(target)))}: {holds}", soft_wrap=True)
 
 
 @app.command()

@@ -58,6 +58,12 @@ out = SafeConsole()
 err = SafeConsole(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+FileFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help="Format of the file; [cyan]paceline data list formats[/] lists them. \\[default: detected]"
+    ),
+]
 Options = Annotated[
     list[str] | None,
     typer.Option(

@@ -33,8 +33,7 @@ def record(
     of a step's time depends on the batch. It skips some samples and ends the workers after --iterations steps: do not
     let the command write a checkpoint that you keep.
     """
-    from paceline.recording.launch import record_command
-    from paceline.recording.slow_workers import describe_slow_workers
+    from paceline.recording.launch import describe_slow_workers, record_command
 
     if shutil.which(command[0]) is None:
         raise ValueError(

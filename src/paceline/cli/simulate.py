@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from paceline._text import to_printable
 from paceline.cli.options import find_traces
-from paceline.cli.output import AsJson, Options, out, show_activity
+from paceline.cli.output import AsJson, FileFormat, Options, out, show_activity
 
 if TYPE_CHECKING:
     from paceline.eval.simulate import Simulation
@@ -37,12 +37,7 @@ def simulate(
     noise: Annotated[
         float, typer.Option(help="Relative variation of speeds between iterations, for --speeds and --profile.")
     ] = 0.05,
-    file_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format", help="Format of the file; [cyan]paceline data list formats[/] lists them. \\[default: detected]"
-        ),
-    ] = None,
+    file_format: FileFormat = None,
     options: Options = None,
     as_json: AsJson = False,
 ) -> None:

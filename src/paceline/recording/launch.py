@@ -1,4 +1,4 @@
-"""Record a job that was started by ``paceline record``: each rank finds its file."""
+"""Record a job that was started by ``paceline record``: each rank finds its file. And say which worker is slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,10 +22,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paceline._runtime import environment_with_import_hooks, wait_at_exit
 from paceline.datasets.trace import Trace
 from paceline.recording.covariates import all_covariates
-from paceline.recording.merging import merge_skipping_faults
+from paceline.recording.merging import merge, merge_skipping_faults, phase_table
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.watch import Watch, watch
 
@@ -255,3 +258,64 @@ def _last_attempt_files(folder: Path) -> list[Path]:
             if len(list(islice(lines, 2))) == 2:
                 attempts.append((int(rank), int(attempt or 0), file))
     return list({rank: file for rank, _, file in sorted(attempts)}.values())
+
+
+# -- which workers of a recorded job are slow; axes: T iterations, W workers -------------------------------------------
+
+
+def describe_slow_workers(paths: Iterable[str | Path]) -> str:
+    """Return a sentence about which workers are slow, by how much and in which phase, or that none is.
+
+    A worker is slow if the median of its time without waits exceeds that of the slowest of the faster half by more than
+    5%, and by more than twice the uncertainty of the difference.
+    """
+    paths = list(paths)
+    trace = merge(paths)
+    seconds_TW = np.asarray(trace.seconds)[1:]  # the first iteration of many jobs compiles and allocates
+    seconds_TW = seconds_TW[np.isfinite(seconds_TW).all(axis=1)]
+    workers = list(trace.workers)
+    if len(workers) < 2 or len(seconds_TW) < 10:
+        return f"cannot tell which worker is slow from {len(seconds_TW)} iterations of {len(workers)} workers"
+    median_W = np.median(seconds_TW, axis=0)
+    middle = int(np.argsort(median_W)[(len(workers) - 1) // 2])
+    slow = [w for w in np.argsort(-median_W).tolist() if _is_slower(seconds_TW[:, w], seconds_TW[:, middle])]
+    if not slow:
+        communication = np.nanmedian(np.asarray(trace.comm_seconds))
+        return (
+            f"no worker is slow: each takes {1e3 * median_W.min():.3g} to {1e3 * median_W.max():.3g} ms per iteration "
+            f"without waits, plus {1e3 * communication:.3g} ms of communication"
+        )
+    sentences = [
+        f"worker {workers[w]} is slow: it takes {1e3 * median_W[w]:.3g} ms per iteration without waits, worker "
+        f"{workers[middle]} takes {1e3 * median_W[middle]:.3g} ms"
+        f"{_slow_phase_clause(paths, workers[w], workers[middle])}"
+        for w in slow[:3]
+    ]
+    if len(slow) > 3:
+        sentences.append(f"{len(slow) - 3} further workers are slow")
+    return "; ".join(sentences)
+
+
+def _slow_phase_clause(paths: list[str | Path], worker: str, reference: str) -> str:
+    """Return the end of a sentence: in which phase a worker is slower than another. Empty without phases."""
+    try:
+        table = phase_table(paths)
+    except ValueError:
+        return ""
+    medians = table[table["iteration"] > table["iteration"].min()].groupby("worker")[list(table.columns[3:])].median()
+    beyond = medians.loc[worker] - medians.loc[reference]
+    phases = {
+        "between_seconds": "loading data or in the loop between steps",
+        "forward_seconds": "the forward pass",
+        "backward_seconds": "the backward pass",
+        "optimizer_seconds": "the optimizer's step",
+    }
+    phase = phases.get(str(beyond.idxmax()), beyond.idxmax())
+    return f", with {1e3 * beyond.max():.3g} ms of the difference in {phase}"
+
+
+def _is_slower(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> bool:
+    ratio_T = np.log(worker_T) - np.log(other_T)
+    median = float(np.median(ratio_T))
+    standard_error = 1.2533 * 1.4826 * float(np.median(np.abs(ratio_T - median))) / len(ratio_T) ** 0.5
+    return bool(np.expm1(median) > max(0.05, 2 * standard_error))

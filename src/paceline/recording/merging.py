@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._text import join_names
 from paceline.datasets.frame import BASE_COLUMNS, MEASURED_COLUMNS, WORK_COLUMN
 from paceline.datasets.trace import Trace
 from paceline.recording.recorder import SCHEMA_VERSION
@@ -37,12 +38,12 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     ``paths`` are the workers' files, in the order of the workers. ``ValueError`` if a line other than the last is
     broken (the message names file and line), no file holds an iteration, or they do not hold a trace.
     """
-    paths = list(paths)
+    paths = list(map(str, paths))
     files = _read_sound_files(paths)
     try:
         return _merge_files(files)
     except ValueError as error:
-        raise ValueError(f"{_join_paths(paths)}: {error}") from error
+        raise ValueError(f"{join_names(paths, limit=3)}: {error}") from error
 
 
 def merge_skipping_faults(paths: Iterable[str | Path]) -> tuple[Trace | None, list[str]]:
@@ -89,25 +90,20 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
 
 
 def _read_sound_files(paths: Iterable[str | Path]) -> list[WorkerFile]:
-    paths, files = list(paths), []
+    paths, files = list(map(str, paths)), []
     for path in map(Path, paths):
         header, rows, faults = _read_file(path)
         if faults:
             raise ValueError(faults[0])
         files.append((header, rows))
     if not any(len(rows) for _, rows in files):
-        raise ValueError(f"nothing to merge: no iteration in {_join_paths(paths) or 'no files'}")
+        found = join_names(paths, limit=3) if paths else "no files"
+        raise ValueError(f"nothing to merge: no iteration in {found}")
     return files
 
 
 def _unique_names(name_lists: Iterable[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(name for some in name_lists for name in some))
-
-
-def _join_paths(paths: Sequence[str | Path]) -> str:
-    """Return the first three paths as text, and how many more there are."""
-    shown = ", ".join(map(str, paths[:3]))
-    return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown
 
 
 def _merge_files(files: Sequence[WorkerFile]) -> Trace:
