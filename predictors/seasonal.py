@@ -21,17 +21,6 @@ class Seasonal(FleetPredictor):
     The period is the lag at which deviations from the level correlate most with earlier ones; it is updated in every
     iteration, and each worker has its own. The correction is their mean, shrunk by that correlation. Without a period
     it is an EWMA of the log speed. Iterations without a report do not count.
-
-    Every seventh iteration takes three times as long, and the next one will:
-
-    >>> from paceline.predictors import Report
-    >>> from paceline.predictors.seasonal import Seasonal
-    >>> model = Seasonal()
-    >>> model.reset(["a"])
-    >>> for k in range(140):
-    ...     model.observe(Report(samples=[60], seconds=[3.0 if k % 7 == 0 else 1.0]))
-    >>> bool(model.predict().speed[0] < 35), bool(model.predict(horizon=2).speed[0] > 45)
-    (True, True)
     """
 
     def initial_state(self, num_workers: int) -> dict[str, Array]:

@@ -75,11 +75,6 @@ class ControlGroup:
         """Return the group of the calling process, with or without a quota; ``None`` if no groups are mounted.
 
         ``root`` is the folder that contains ``proc`` and ``sys``.
-
-        Examples
-        --------
-        >>> ControlGroup.current("/nowhere") is None
-        True
         """
         mounts, paths = find_mounts(root), dict[str, str]()
         for line in _read_lines(Path(root) / "proc/self/cgroup"):

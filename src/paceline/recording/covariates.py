@@ -64,11 +64,6 @@ def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]
     ``device`` is the ``torch.device`` that the process computes on (of the CPU, there are no covariates), or a GPU's
     number among those this process may use (``CUDA_VISIBLE_DEVICES``). By default it is the current device of torch, or
     ``LOCAL_RANK`` where torch does not use CUDA yet, or 0 if that is not set.
-
-    Examples
-    --------
-    >>> [covariate.name for covariate in nvml_covariates(device=4096)]
-    []
     """
     if find_spec("pynvml") is None or getattr(device, "type", "cuda") != "cuda":
         return []

@@ -38,12 +38,12 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     ``paths`` are the workers' files, in the order of the workers. ``ValueError`` if a line other than the last is
     broken (the message names file and line), no file holds an iteration, or they do not hold a trace.
     """
-    paths = list(map(str, paths))
-    files = _read_sound_files(paths)
+    names = list(map(str, paths))
+    files = _read_sound_files(names)
     try:
         return _merge_files(files)
     except ValueError as error:
-        raise ValueError(f"{join_names(paths, limit=3)}: {error}") from error
+        raise ValueError(f"{join_names(names, limit=3)}: {error}") from error
 
 
 def merge_skipping_faults(paths: Iterable[str | Path]) -> tuple[Trace | None, list[str]]:
@@ -90,14 +90,14 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
 
 
 def _read_sound_files(paths: Iterable[str | Path]) -> list[WorkerFile]:
-    paths, files = list(map(str, paths)), []
-    for path in map(Path, paths):
-        header, rows, faults = _read_file(path)
+    names, files = list(map(str, paths)), []
+    for name in names:
+        header, rows, faults = _read_file(Path(name))
         if faults:
             raise ValueError(faults[0])
         files.append((header, rows))
     if not any(len(rows) for _, rows in files):
-        found = join_names(paths, limit=3) if paths else "no files"
+        found = join_names(names, limit=3) if names else "no files"
         raise ValueError(f"nothing to merge: no iteration in {found}")
     return files
 

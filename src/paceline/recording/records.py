@@ -27,8 +27,8 @@ class Iteration:
     >>> balancer = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512)
     >>> used, report = balancer.plan, Report(samples=[256, 256], seconds=[0.25, 0.5])
     >>> iteration = Iteration.of(used, report, balancer.step(report))
-    >>> iteration.global_batch, iteration.makespan, iteration.slowest
-    (512, 0.5, 'gpu1')
+    >>> iteration.global_batch, iteration.makespan
+    (512, 0.5)
     >>> iteration.wait_seconds, iteration.waiting_share
     (array([0.25, 0.  ]), 0.25)
     """
@@ -102,11 +102,6 @@ class Iteration:
     def makespan(self) -> float:
         """Own compute seconds of the slowest worker; NaN without any report."""
         return float(np.fmax.reduce(self.seconds))
-
-    @property
-    def slowest(self) -> str:
-        """The worker that the others waited for; empty without any report."""
-        return "" if np.isnan(self.seconds).all() else self.workers[int(np.nanargmax(self.seconds))]
 
     @property
     def wait_seconds(self) -> Array:

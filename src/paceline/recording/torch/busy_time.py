@@ -221,20 +221,6 @@ class BusyTimer:
     ever waits for them.
 
     ``allowance`` is the CPU quota of the process, only for work on a CPU, and ``threads`` are those that compute.
-
-    A step of 40 ms, 10 ms of it spent waiting in a collective:
-
-    >>> class Ticks(CPUEvents):
-    ...     ticks = iter([1.00, 1.01, 1.02, 1.04])
-    ...     def record(self):
-    ...         return next(self.ticks)
-    >>> timer = BusyTimer(Ticks())
-    >>> timer.forward_begins(samples=64)
-    >>> timer.wait_begins()  # an all-gather of parameters
-    >>> timer.wait_ends()
-    >>> waiting = timer.gradients_ready()
-    >>> timer.report().seconds.__round__(3)
-    0.03
     """
 
     def __init__(self, events: Events, allowance: QuotaTracker | None = None, threads: int = 1) -> None:
