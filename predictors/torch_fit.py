@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import huber_loss
 
 from paceline._arrays import Array
+from paceline._text import join_names
 from paceline.predictors.fitting import FitOptions, FitProgress
 from paceline.predictors.network import Training, Windows, residual_layer
 
@@ -152,22 +153,18 @@ class TrainingLoop:
         self._report_progress(len(source_N), value)
 
     def _describe_nonfinite(self, batch: Batch, source_N: TraceIndices) -> str:
-        at = f"batch {self.batch} of epoch {self.epoch + 1}"
         # Targets may be NaN, where a sequence has a gap; inputs never are.
         odd_N = ~torch.isfinite(batch[0]).reshape(len(source_N), -1).all(dim=1).numpy()
         for column in batch[1:]:
             odd_N |= torch.isinf(column).reshape(len(source_N), -1).any(dim=1).numpy()
-        from_where = source_N[odd_N] if odd_N.any() else source_N
-        names = [str(self.windows.trace_names[int(source)]) for source in np.unique(from_where)]
-        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        if odd_N.any():
-            return (
-                f"the loss is not finite in {at}: {int(odd_N.sum())} of its windows contain NaN or infinite values, "
-                f"from {listed}: correct or leave out these traces"
-            )
+        what, remedy = f"{int(odd_N.sum())} windows", "correct or leave out these traces"
+        if not odd_N.any():
+            what, remedy = "none of the windows", f"lower the learning rate, which is {self.training.learning_rate}"
+        sources = np.unique(source_N[odd_N] if odd_N.any() else source_N)
         return (
-            f"the loss is not finite in {at}, whose windows are finite and come from {listed}: "
-            f"lower the learning rate, which is {self.training.learning_rate}"
+            f"the loss is not finite in batch {self.batch} of epoch {self.epoch + 1}: {what} from "
+            f"{join_names([str(self.windows.trace_names[int(one)]) for one in sources], limit=3)} contain NaN or "
+            f"infinite values; {remedy}"
         )
 
     def _validation_loss(self) -> float:

@@ -57,7 +57,7 @@ def run(monkeypatch, *arguments):
 
 @pytest.mark.slow
 def test_profile_measures_and_fits(module, tmp_path, monkeypatch, capsys):
-    assert not run(monkeypatch, f"{module}:make_step", "--sizes", "8,16,32,64,128", "--repeats", "3", "--name", "mine")
+    assert not run(monkeypatch, f"{module}:make_step", "--sizes", "8,16,32,64,128", "--name", "mine")
     frame = read_profiles(tmp_path / "profile.csv")
     assert set(frame["device"]) == {"mine"}
     worked = frame.dropna(subset=["seconds"])["batch"]
@@ -116,7 +116,7 @@ def test_model_error_is_told_with_its_place(module, monkeypatch, capsys, functio
 def test_the_example_trains_on_the_cpu(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    assert not run(monkeypatch, "--sizes", "1,4", "--repeats", "2", "--warmup", "1", "--passes", "1")
+    assert not run(monkeypatch, "--sizes", "1,4", "--passes", "1")
     frame = read_profiles(tmp_path / "profile.csv")
     assert (frame["seconds"] > 0).all()
     assert frame["device"].tolist() == ["cpu", "cpu"]

@@ -63,8 +63,6 @@ def test_the_command_profiles_on_a_device(tmp_path, capsys, monkeypatch):
         "cuda",
         "--sizes",
         "1,2,4,1024",
-        "--repeats",
-        "1",
         "--passes",
         "2",
         "--out",

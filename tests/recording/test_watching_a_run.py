@@ -141,7 +141,7 @@ def read_until(terminal, text):
 def test_growing_file_followed_until_interrupted(tmp_path):
     path = tmp_path / "run.jsonl"
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "paceline", "watch", str(path), "--every", "0.05"]
+    command = [sys.executable, "-m", "paceline", "watch", str(path)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": ":".join(sys.path)}
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
     try:

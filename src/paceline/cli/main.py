@@ -303,7 +303,7 @@ def _fit_unless_saved(
     there = sorted({name for trace in scored_traces for name in trace.covariate_names})
     if lacks := [name for name in getattr(model, "covariates", None) or () if name not in there]:
         raise ValueError(f"{predictor_name} names covariates {lacks}, which no trace has: choose from {there}")
-    if not sources.is_model_file(predictor_name):
+    if not predictor_name.endswith(".safetensors"):
         return fit_to(
             model, fit_traces, progress=lambda done: update_status(f"fitting {predictor_name}, {progress_line(done)}")
         )

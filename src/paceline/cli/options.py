@@ -102,14 +102,9 @@ def fit_source(
     return Source(found_traces or recorded.load_split(split), strict=strict, options=parse_options(options))
 
 
-def is_model_file(text: str) -> bool:
-    """Return whether a text names the file of a fitted model."""
-    return text.endswith(".safetensors")
-
-
 def load_predictor(text: str) -> FleetPredictor:
     """Return a predictor: a model file, a name with arguments (``ewma:smoothing=0.5``), or a class of the user's."""
-    if is_model_file(text):
+    if text.endswith(".safetensors"):
         return load_model(text)
     found = CLASS_PATTERN.fullmatch(text)
     return named(text) if found is None else _user_predictor(found)

@@ -29,8 +29,6 @@ def profile(
     name: Annotated[
         str, typer.Option(help="Name of the device in the profile. \\[default: cpu, or the name of the GPU]")
     ] = "",
-    repeats: Annotated[int, typer.Option(help="Timed steps per size and pass; their median is used.")] = 5,
-    warmup: Annotated[int, typer.Option(help="Untimed steps per size and pass, before the timed ones.")] = 3,
     precision: Annotated[
         float, typer.Option(help="Stop when half the 95% interval of each median is below this share of it.")
     ] = 0.03,
@@ -64,8 +62,6 @@ def profile(
             device=device,
             name=name,
             model=model,
-            warmup=warmup,
-            repeats=repeats,
             precision=precision,
             max_passes=passes,
             progress=lambda size: show(f"measuring a batch of {size}"),

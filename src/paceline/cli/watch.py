@@ -25,15 +25,12 @@ if TYPE_CHECKING:
 def watch(
     source: RunSource,
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between reads of the file.")] = 0.5,
 ) -> None:
     """Show slow and waiting workers of a run, and the balancer's decisions with their reasons.
 
     Follows the file until Ctrl-C; you may start it before the run. If the output is not a terminal, it prints one
     snapshot, as with [cyan]--once[/].
     """
-    if every <= 0:
-        raise ValueError(f"--every must be above 0 seconds, got {every:g}")
     watched = FollowedRun(source)
     if once or not out.on_terminal:
         picture = watched.render()
@@ -50,7 +47,7 @@ def watch(
                     live.update(watched.render(), refresh=True)
                 except FileNotFoundError:
                     live.update(Text(f"waiting for {to_printable(str(source))} ..."), refresh=True)
-                time.sleep(every)
+                time.sleep(0.5)
     except KeyboardInterrupt:
         return
 
