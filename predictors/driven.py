@@ -13,15 +13,13 @@ import numpy as np
 from paceline._arrays import Array, Mask, any_true, finite_mean
 from paceline.predictors.averages import smooth
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.linear import add_examples, solve_ridge
 
 HUBER_BOUND, MAX_MOVE = 2.0, 6.0
 """Errors beyond this many of a worker's usual ones count linearly, and the most usual moves that a covariate counts."""
 
 MIN_ERROR, MAX_STEP = 1e-3, 1.5
 """The least usual error, and the farthest correction, both in log speed."""
-
-SOLVE_EVERY, SOLVE_ALWAYS_UNTIL = 8, 64
-"""After so many iterations the effects move slowly, and are solved for only every few."""
 
 
 class CorrectedEWMAs(FleetPredictor):
@@ -137,14 +135,10 @@ class CorrectedEWMAs(FleetPredictor):
     ) -> None:
         fleet = self.shared_state
         counted_DW = (deviations.standardized_WD * weight_W[:, None]).T
-        products_DD = 0.998 * fleet["products"]  # examples fade; the last column is the right side
-        products_DD[:, :-1] += counted_DW @ deviations.standardized_WD
-        products_DD[:, -1] += counted_DW @ target_W
-        count = int(fleet["iterations"][0])
-        fleet.update(products=products_DD, iterations=fleet["iterations"] + 1.0)
-        if count < SOLVE_ALWAYS_UNTIL or count % SOLVE_EVERY == 0:
-            before_D = fleet["unit"]
-            fleet["unit"] = unit_D = _typical_deviations(deviations, before_D, 1.0 / (count + 2.0))
+        if add_examples(fleet, counted_DW, deviations.standardized_WD, target_W):
+            before_D, products_DD = fleet["unit"], fleet["products"]
+            rate = 1.0 / (fleet["iterations"][0] + 1.0)
+            fleet["unit"] = unit_D = _typical_deviations(deviations, before_D, rate)
             # Earlier examples were counted in the unit before.
             ratio_D = np.divide(before_D, unit_D, out=np.ones_like(unit_D), where=unit_D > 0.0)
             products_DD[:, :-1] *= ratio_D[:, None] * ratio_D
@@ -152,8 +146,7 @@ class CorrectedEWMAs(FleetPredictor):
             usual = max(finite_mean(error_W), MIN_ERROR)  # NaN before the first error
             # a squared effect of 1 costs as much as a quarter of a usual example
             ridge = 0.25 / usual**2 if any_true(weight_W) else 1.0
-            penalized_DD = products_DD[:, :-1] + ridge * np.eye(len(unit_D))
-            fleet["effects"] = np.asarray(np.linalg.solve(penalized_DD, products_DD[:, -1]), dtype=np.float64)
+            fleet["effects"] = solve_ridge(products_DD, ridge, np.zeros(len(unit_D)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,6 +171,26 @@ def rls_step(
         covariance_BFF *= np.where(seen_W[of], factor_B, 1.0)[:, None, None]
 
 
+def add_examples(fleet: dict[str, Array], counted_FW: Array, inputs_WF: Array, target_W: Array) -> bool:
+    """Add weighted examples of all workers to shared normal equations, and return whether to solve them now.
+
+    The last column of ``products`` is the right side. Later inputs that were left out are 0. After 64 iterations the
+    solution moves slowly, and is needed only every eight.
+    """
+    places, count = inputs_WF.shape[1], int(fleet["iterations"][0])
+    products_FF = FORGETTING * fleet["products"]  # a new array, as what was asked before holds the old one
+    products_FF[:places, :places] += counted_FW @ inputs_WF
+    products_FF[:places, -1] += counted_FW @ target_W
+    fleet.update(products=products_FF, iterations=fleet["iterations"] + 1.0)
+    return count < 64 or count % 8 == 0
+
+
+def solve_ridge(products_FF: Array, ridge: float, prior_F: Array) -> Array:
+    """Return the weights that solve these normal equations; what they are away from the prior costs ``ridge``."""
+    penalized_FF = products_FF[:, :-1] + ridge * np.eye(len(products_FF))
+    return np.asarray(np.linalg.solve(penalized_FF, products_FF[:, -1] + ridge * prior_F), dtype=np.float64)
+
+
 class RLS(FleetPredictor):
     """Robust recursive least squares: a linear ARX model of each worker that never stops learning.
 

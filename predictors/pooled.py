@@ -13,6 +13,7 @@ import numpy as np
 from paceline._arrays import Array, all_true, any_true
 from paceline.predictors.linear import (
     NUM_SPEED_INPUTS,
+    add_examples,
     advance_inputs,
     bound_step,
     example_penalty,
@@ -20,13 +21,11 @@ from paceline.predictors.linear import (
     make_inputs,
     max_step,
     running_scale,
+    solve_ridge,
     target_change,
 )
 from paceline.predictors.nested import HorizonState, NestedPredictor, as_fleet_predictor
 from paceline.predictors.protocol import Predictor, Report
-
-SOLVE_EVERY, SOLVE_ALWAYS_UNTIL = 8, 64
-"""After so many iterations the weights move slowly, and are solved for only every few."""
 
 
 class Pooled(NestedPredictor):
@@ -139,22 +138,9 @@ class Pooled(NestedPredictor):
         if not any_true(seen_W):
             return
         target_W, penalty_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, penalty_W, np.inf)
-        counted_FW, places = (inputs_WF / penalty_W[:, None]).T, inputs_WF.shape[1]
-        # A new array, as what was asked before holds the old one. It forgets 0.2% per iteration: the last 500 count.
-        products_FF = 0.998 * fleet["products"]
-        products_FF[:places, :places] += counted_FW @ inputs_WF
-        products_FF[:places, -1] += counted_FW @ target_W
-        count = int(fleet["iterations"][0])
-        fleet.update(products=products_FF, iterations=fleet["iterations"] + 1.0)
-        if count < SOLVE_ALWAYS_UNTIL or count % SOLVE_EVERY == 0:
-            fleet["weights"] = _solve_ridge(products_FF, fleet["prior"])
-
-
-def _solve_ridge(products_FF: Array, prior_F: Array) -> Array:
-    """Return the weights that solve these normal equations, whose last column is the right side."""
-    # a squared weight costs as much as 20 examples of unit inputs
-    penalized_FF = products_FF[:, :-1] + 20.0 * np.eye(len(products_FF))
-    return np.asarray(np.linalg.solve(penalized_FF, products_FF[:, -1] + 20.0 * prior_F), dtype=np.float64)
+        if add_examples(fleet, (inputs_WF / penalty_W[:, None]).T, inputs_WF, target_W):
+            # a squared weight costs as much as 20 examples of unit inputs
+            fleet["weights"] = solve_ridge(fleet["products"], 20.0, fleet["prior"])
 
 
 @dataclass(eq=False)
