@@ -18,10 +18,9 @@ from paceline.predictors.protocol import Report
 class LeaderSearch(FleetPredictor):
     """The search of LB-BSP for accelerators whose time no curve follows, as a forecast that any balancer can use.
 
-    After each window of iterations the straggler hands some samples to the leader, the fastest worker. If the worker
-    that took then becomes the straggler, or the one that gave the leader, the step is halved and the window doubled. If
-    a worker gives, or takes, twice in a row, both return towards their first values. The forecasts are in proportion to
-    the sizes to try, so that a load balancer plans just these sizes, between its own bounds. Plan with
+    After each window of iterations the straggler hands some samples to the leader, the fastest worker. If sizes
+    oscillate, the step is halved and the window doubled; if they keep moving one way, both return towards their first
+    values. The forecasts are in proportion to the sizes to try, so that a load balancer plans just these. Plan with
     ``Policy(change_cost=0, risk=0)``: a search must try what may not pay, and has a tolerance of its own.
 
     Parameters

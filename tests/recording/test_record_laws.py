@@ -191,10 +191,11 @@ def test_a_round_that_lacks_something_is_skipped(tmp_path, spoilt):
 # -- boards ----------------------------------------------------------------------------------------------------------
 
 
-def test_prometheus_counts_rounds_forgets_left():
+def test_prometheus_counts_rounds_forgets_left(monkeypatch):
     prometheus_client = pytest.importorskip("prometheus_client")
     registry = prometheus_client.CollectorRegistry()
-    sink, value = Prometheus(registry=registry), registry.get_sample_value
+    monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
+    sink, value = Prometheus(), registry.get_sample_value
     for k, workers in enumerate((["a", "b"], ["a", "b"], ["a"])):
         one = a_round(k, k == 1, workers, lambda: 0.5)
         sink(one)

@@ -49,21 +49,18 @@ def test_lasting_disagreement_logged_rarely(caplog):
 def test_any_worker_name_is_collected(workers):
     prometheus_client = pytest.importorskip("prometheus_client")
     pytest.importorskip("tensorboard")
-    registry = prometheus_client.CollectorRegistry()
     with tempfile.TemporaryDirectory() as folder:
-        told = Prometheus(registry=registry), TensorBoard(folder)
+        told = Prometheus(), TensorBoard(folder)
         for record in iterations(4, workers, range(500, 500 + len(workers))):
             for sink in told:
                 sink(record)
         told[1].close()
-    scraped = prometheus_client.generate_latest(registry).decode()
+    scraped = prometheus_client.generate_latest(prometheus_client.REGISTRY).decode()
     assert scraped.count("paceline_worker_samples{") == len(workers)
 
 
-def test_prometheus_collects_gauges_and_counters():
-    prometheus_client = pytest.importorskip("prometheus_client")
-    registry = prometheus_client.CollectorRegistry()
-    sink = Prometheus(0, registry=registry)
+def test_prometheus_collects_gauges_and_counters(fresh_registry):
+    registry, sink = fresh_registry, Prometheus(0)
     try:
         for record in iterations(5):
             sink(record)

@@ -112,14 +112,9 @@ class Recorder:
 
     @contextmanager
     def iteration(self, samples: float, work: float = math.nan) -> Iterator[Step]:
-        """Time the block as one iteration; a block that raises is not recorded.
+        """Time the block as one iteration of so many samples; a block that raises is not recorded.
 
-        Parameters
-        ----------
-        samples
-            How many samples it processes.
-        work
-            What they cost, in any unit that is the same for all workers, such as tokens; NaN where it is not known.
+        ``work`` is what they cost, in any unit that is the same for all workers, such as tokens; NaN if unknown.
         """
         step = self.begin()
         begin = time.perf_counter()

@@ -215,18 +215,16 @@ class Prometheus(Sink):
     address
         The address to answer on: by default only this machine can ask. ``"0.0.0.0"`` answers everyone who can reach
         the machine, without a password.
-    registry
-        The ``prometheus_client.CollectorRegistry``; by default the library's own. Sinks share its metrics: the counters
-        add up, and the gauges show what was written last.
+
+    Sinks share their metrics: the counters add up, and the gauges show what was written last.
     """
 
-    def __init__(self, port: int | None = None, *, address: str = "127.0.0.1", registry: Any = None) -> None:
+    def __init__(self, port: int | None = None, *, address: str = "127.0.0.1") -> None:
         require("prometheus_client", needed_by="Prometheus", extra="metrics")
         if port is not None and not 0 <= port <= 65535:
             raise ValueError(f"port must be between 0 and 65535, got {port}")
         self.port = port
         self.address = address
-        self.registry = registry
         self.server: Any = None
         self._metrics: RegisteredMetrics | None = None
         self._workers: tuple[str, ...] = ()
@@ -266,19 +264,18 @@ class Prometheus(Sink):
     def _register_metrics(self, prefix: str) -> RegisteredMetrics:
         from prometheus_client import REGISTRY, Counter, Gauge, start_http_server
 
-        registry = REGISTRY if self.registry is None else self.registry
         if self.port is not None:  # first, because a port that is taken must leave no metrics behind
-            self.server = start_http_server(self.port, addr=self.address, registry=registry)
-        registered = _METRICS_BY_REGISTRY.setdefault(registry, {})
+            self.server = start_http_server(self.port, addr=self.address, registry=REGISTRY)
+        registered = _METRICS_BY_REGISTRY.setdefault(REGISTRY, {})
         if prefix not in registered:
             fleet, worker, counted = METRIC_DESCRIPTIONS[prefix]
             registered[prefix] = (
-                {name: Gauge(f"{prefix}_{name}", about, registry=registry) for name, about in fleet.items()},
+                {name: Gauge(f"{prefix}_{name}", about, registry=REGISTRY) for name, about in fleet.items()},
                 {
-                    name: Gauge(f"{prefix}_worker_{name}", about, ["worker"], registry=registry)
+                    name: Gauge(f"{prefix}_worker_{name}", about, ["worker"], registry=REGISTRY)
                     for name, about in worker.items()
                 },
-                {name: Counter(f"{prefix}_{name}", about, registry=registry) for name, about in counted.items()},
+                {name: Counter(f"{prefix}_{name}", about, registry=REGISTRY) for name, about in counted.items()},
             )
         return registered[prefix]
 
