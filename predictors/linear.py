@@ -1,6 +1,6 @@
 """Linear models of the next change in log speed that learn while they serve: their inputs, and RLS.
 
-Axes: W workers, B workers of a block, D covariates, R remembered log speeds or references, F inputs, T iterations.
+Axes: W workers, D covariates, R remembered log speeds or references, F inputs, T iterations.
 """
 
 from __future__ import annotations
@@ -156,19 +156,14 @@ def rls_step(
     seen_W = np.isfinite(error_W)
     # of endless noise nothing is learned
     error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, FORGETTING * penalty_W, np.inf)
-    # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although
-    # they fit into the cache.
-    for first in range(0, len(error_W), 4096):
-        of = slice(first, first + 4096)
-        covariance_BFF, inputs_BF = covariance_WFF[of], inputs_WF[of]
-        moved_BF = np.einsum("wfg,wg->wf", covariance_BFF, inputs_BF)
-        total_B = noise_W[of] + np.add.reduce(inputs_BF * moved_BF, axis=1)
-        weights_WF[of] += moved_BF * (error_W[of] / total_B)[:, None]
-        learned_BF = moved_BF * (1.0 / np.sqrt(total_B))[:, None]
-        covariance_BFF -= learned_BF[:, :, None] * learned_BF[:, None, :]
-        trace_B = np.add.reduce(covariance_BFF.diagonal(0, 1, 2), axis=1)
-        factor_B = np.minimum(1.0 / FORGETTING, max_trace / np.maximum(trace_B, 1e-300))
-        covariance_BFF *= np.where(seen_W[of], factor_B, 1.0)[:, None, None]
+    moved_WF = np.einsum("wfg,wg->wf", covariance_WFF, inputs_WF)
+    total_W = noise_W + np.add.reduce(inputs_WF * moved_WF, axis=1)
+    weights_WF += moved_WF * (error_W / total_W)[:, None]
+    learned_WF = moved_WF * (1.0 / np.sqrt(total_W))[:, None]
+    covariance_WFF -= learned_WF[:, :, None] * learned_WF[:, None, :]
+    trace_W = np.add.reduce(covariance_WFF.diagonal(0, 1, 2), axis=1)
+    factor_W = np.minimum(1.0 / FORGETTING, max_trace / np.maximum(trace_W, 1e-300))
+    covariance_WFF *= np.where(seen_W, factor_W, 1.0)[:, None, None]
 
 
 def add_examples(fleet: dict[str, Array], counted_FW: Array, inputs_WF: Array, target_W: Array) -> bool:
