@@ -14,7 +14,7 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from work_live import WORDS, spread, texts
 
-from paceline.lab.processes import CPUPlacement, quota_placement
+from paceline.lab.processes import join_control_group, quota_placement
 
 QUICK = "--quick" in sys.argv
 ROUNDS, STEPS, WARM_UP = (2, 5, 10) if QUICK else (25, 8, 50)
@@ -200,7 +200,7 @@ def compete(data: list[torch.Tensor], rank: int, world: str, factor: float) -> l
     return rates
 
 
-def train(rank: int, put: Callable[[dict[str, Any]], None], place: CPUPlacement | None) -> None:
+def train(rank: int, put: Callable[[dict[str, Any]], None], place: Sequence[str] | None) -> None:
     """Run one rank; the second one ends in a place with a quota, if there is one."""
     os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
     warnings.filterwarnings("ignore", message="A further model")  # each scheme has one
@@ -210,7 +210,7 @@ def train(rank: int, put: Callable[[dict[str, Any]], None], place: CPUPlacement 
     }
     if place is not None:
         if rank:
-            place.move_current_process()
+            join_control_group(place)
         result[QUOTA] = compete(data, rank, "computing", 1.0)
     if rank == 0:
         put(result)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from machine import machine
 
-from paceline.lab.processes import quota_placement
+from paceline.lab.processes import join_control_group, quota_placement
 from paceline.recording import Recorder, watch
 from paceline.recording.covariates import Covariate, all_covariates
 
@@ -105,11 +105,11 @@ def under_a_quota() -> Iterator[str]:
         if place is None:
             yield "in no control group"
             return
-        place.move_current_process()
+        join_control_group(place)
         try:
             yield f"in a control group with a quota of {QUOTA:g} cores"
         finally:
-            for folder in place.folders:
+            for folder in place:
                 (Path(folder).parent / own.name).write_text(str(os.getpid()))
 
 

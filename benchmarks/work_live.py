@@ -17,7 +17,7 @@ import sysconfig
 import tempfile
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ranks import run_ranks
 from scipy.stats import t as student
 
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.processes import CPUPlacement, quota_placement
+from paceline.lab.processes import join_control_group, quota_placement
 
 QUICK = "--quick" in sys.argv
 GLOBAL_BATCH, LONGEST, WORDS = 64, 384, 512
@@ -139,7 +139,7 @@ class Contestant:
 
 
 def compete(
-    rank: int, put: Any, name: str, order: list[tuple[str, int]], folder: str, place: CPUPlacement | None
+    rank: int, put: Any, name: str, order: list[tuple[str, int]], folder: str, place: Sequence[str] | None
 ) -> None:
     """Train every scheme in its turns; put the scheme, the tokens and the seconds of each."""
     from paceline.lab.experiment_worker import shared_end_iteration, start_disturbance, train_turn
@@ -148,7 +148,7 @@ def compete(
     os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
     data, disturbed = texts(WORDS, LONGEST + 1, 2), rank == 1
     if place is not None and disturbed:
-        place.move_current_process()  # only now, because libraries load slowly under a quota
+        join_control_group(place)  # only now, because libraries load slowly under a quota
     bursts = start_disturbance(DISTURBANCES[name], place, ()) if disturbed else None
     contestants = {scheme: Contestant(scheme, rank, data) for scheme in SCHEMES}
     for contestant in contestants.values():

@@ -46,7 +46,7 @@ def mount(folder, mounts):
 def test_quota_is_set_in_both_cgroup_versions(tmp_path, mounts, expected):
     mount(tmp_path, mounts)
     with quota_placement(0.4, root=tmp_path) as place:
-        assert len(place.folders) == len(mounts.splitlines())
+        assert len(place) == len(mounts.splitlines())
         for name, value in expected.items():
             folder, _, setting = name.partition("/")
             file = tmp_path / folder / f"paceline-{os.getpid()}-0" / setting

@@ -29,9 +29,7 @@ from paceline.cli.output import (
     err,
     out,
     print_frames,
-    require_page,
     show_activity,
-    write_page,
 )
 from paceline.cli.profile import profile
 from paceline.cli.record import record
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.eval import Replay
+    from paceline.report.page import Page
 
 app = typer.Typer(name="paceline", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(data_app, name="data")
@@ -115,7 +114,7 @@ def evaluate(
     """
     from paceline.eval import leaderboard
 
-    require_page(report_path)
+    _require_page(report_path)
     scored, models, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on, options)
     with show_activity(f"scoring {len(models)} predictors on {len(scored)} traces"):
         board = leaderboard(models, scored, warmup=warmup)
@@ -129,7 +128,7 @@ def evaluate(
     tables = {"overall": board.overall, "leads": board.leads(), "per trace": board.per_trace}
     print_frames({**tables, "skipped": skipped}, as_json)
     if report_path:
-        write_page(page, report_path)
+        _write_page(page, report_path)
 
 
 @app.command()
@@ -152,7 +151,7 @@ def replay(
     from paceline.eval import replay as replay_trace
     from paceline.eval.backtest import traces_by_name
 
-    require_page(report_path)
+    _require_page(report_path)
     scored, models, skipped = _traces_and_models(
         predictors or list(sources.DEFAULT_PREDICTORS), traces, fit_on, options
     )
@@ -170,7 +169,20 @@ def replay(
         from paceline.report import replay_page
 
         settings = [("warm-up, not scored", f"{warmup} iterations"), *_fit_settings(traces, fit_on)]
-        write_page(replay_page(result, scored, settings=settings, command=command_line()), report_path)
+        _write_page(replay_page(result, scored, settings=settings, command=command_line()), report_path)
+
+
+def _require_page(path: Path | None) -> None:
+    from paceline.report.page import require_page
+
+    if path is not None:
+        require_page(path)
+
+
+def _write_page(page: Page, path: Path) -> None:
+    from paceline.report import write_page
+
+    err.print(f"written to {escape(to_printable(str(write_page(page, path))))}", soft_wrap=True)
 
 
 def _fit_settings(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:

@@ -22,8 +22,6 @@ from paceline._text import to_printable
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paceline.report.page import Page
-
 
 class SafeConsole(Console):
     """A console that escapes unprintable characters, and wraps lines only on a terminal.
@@ -147,18 +145,3 @@ def _format_cell(value: Any) -> str:
 def command_line() -> str:
     """Return the command as it was typed."""
     return shlex.join(["paceline", *sys.argv[1:]])
-
-
-def require_page(path: Path | None) -> None:
-    """Refuse, before long work, a page that was asked for and cannot be written."""
-    from paceline.report.page import require_page
-
-    if path is not None:
-        require_page(path)
-
-
-def write_page(page: Page, path: Path) -> None:
-    """Write a page, and say where it is."""
-    from paceline.report import write_page
-
-    err.print(f"written to {escape(to_printable(str(write_page(page, path))))}", soft_wrap=True)

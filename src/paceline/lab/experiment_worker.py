@@ -35,7 +35,7 @@ from paceline.lab.experiment import (
     RankResult,
     TurnResult,
 )
-from paceline.lab.processes import CPUPlacement
+from paceline.lab.processes import join_control_group
 from paceline.predictors import LastValue, named
 from paceline.recording.records import Iteration
 from paceline.torch import BalancedLoader, attach
@@ -173,7 +173,7 @@ def run_rank(
     cores: Sequence[int],
     folder: Path,
     setting: ExperimentSetting,
-    place: CPUPlacement | None,
+    place: Sequence[str] | None,
     hog_pids: Sequence[int],
 ) -> None:
     """Run one rank, on a core of its own, and write its results to the folder."""
@@ -187,7 +187,7 @@ def run_rank(
     bursts = None
     if is_disturbed:
         if place is not None:
-            place.move_current_process()  # only now, because libraries load slowly under a quota
+            join_control_group(place)  # only now, because libraries load slowly under a quota
         bursts = start_disturbance(DISTURBANCES[setting.contention], place, hog_pids)
     result = run_turns(setting, rank, shared_end_iteration(folder), bursts, is_disturbed)
     (folder / f"result{rank}").write_bytes(pickle.dumps(result))
@@ -195,12 +195,12 @@ def run_rank(
     os._exit(0)  # a thread of one of the many groups may otherwise end the process as the interpreter closes
 
 
-def start_disturbance(disturbance: Disturbance, place: CPUPlacement | None, hog_pids: Sequence[int]) -> Bursts | None:
+def start_disturbance(disturbance: Disturbance, place: Sequence[str] | None, hog_pids: Sequence[int]) -> Bursts | None:
     """Start a permanent disturbance of this rank, or return its bursts, which each turn starts."""
     switch: Callable[[bool], None] = partial(set_running, hog_pids)
     if disturbance.quota:
         assert place is not None
-        switch = partial(set_quota, place.folders[0], disturbance.quota)
+        switch = partial(set_quota, place[0], disturbance.quota)
     switch(disturbance.burst_seconds is None)
     return None if disturbance.burst_seconds is None else Bursts(switch, disturbance.burst_seconds)
 

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +17,10 @@ if TYPE_CHECKING:
     from torch.multiprocessing.spawn import ProcessContext
 
 
-@dataclass(frozen=True)
-class CPUPlacement:
-    """Where a worker runs: in the control group of these folders."""
-
-    folders: Sequence[str]
-
-    def move_current_process(self) -> None:
-        """Move the calling process here."""
-        for folder in self.folders:
-            (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
+def join_control_group(folders: Sequence[str]) -> None:
+    """Move the calling process into the control group of these folders."""
+    for folder in folders:
+        (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def start_until_exit(
@@ -56,8 +49,8 @@ def _run_until_parent_ends(number: int, function: Callable[..., None], *argument
 
 
 @contextmanager
-def quota_placement(quota: float, root: str | Path = "/") -> Iterator[CPUPlacement | None]:
-    """Make a control group with a quota for a worker; None where this machine lets us make none.
+def quota_placement(quota: float, root: str | Path = "/") -> Iterator[Sequence[str] | None]:
+    """Make a control group with a quota for a worker, and yield its folders; None where this machine lets us make none.
 
     ``quota`` are the cores that it may use, and ``root`` is the folder that contains ``proc`` and ``sys``.
     """
@@ -69,7 +62,7 @@ def quota_placement(quota: float, root: str | Path = "/") -> Iterator[CPUPlaceme
     name = f"paceline-{os.getpid()}-0"
     folders = list(dict.fromkeys(mounts[kind] / name for kind in ("cpu", "cpuacct", "") if kind in mounts))
     with ExitStack() as made:
-        place: CPUPlacement | None = None
+        place: Sequence[str] | None = None
         with suppress(OSError):
             if "cpu" not in mounts and "" in mounts:
                 (mounts[""] / "cgroup.subtree_control").write_text("+cpu")
@@ -79,7 +72,7 @@ def quota_placement(quota: float, root: str | Path = "/") -> Iterator[CPUPlaceme
                 made.callback(_remove, folder)
             for setting, value in settings.items() if folders else ():
                 (folders[0] / setting).write_text(str(value))
-            place = CPUPlacement(folders=[str(folder) for folder in folders]) if folders else None
+            place = list(map(str, folders)) or None
         if place is None:
             made.close()
         yield place
