@@ -99,10 +99,6 @@ class _Iteration:
     end: Any = None
 
 
-CountFunction = Callable[[Sequence[Any], Mapping[str, Any]], float]
-"""Returns the samples, or the work, of a forward pass from its positional and keyword arguments."""
-
-
 class Watch:
     """Records every training step of a model from now on: :func:`watch` returns it.
 
@@ -120,12 +116,11 @@ class Watch:
         Its step ends an iteration; ``None`` takes any optimizer that holds a parameter of the model.
     recorder
         An open recorder that has not recorded anything yet.
-    samples
-        Returns the samples of a forward pass from its positional and keyword arguments; by default the length of the
-        first tensor among them.
-    work
-        Returns what they cost, in any unit that is the same for all workers: by default what an attached balanced
-        loader knows of it, or else the number of elements of all tensors among the arguments.
+
+    Notes
+    -----
+    Samples are the length of the first tensor among a forward pass's arguments. Their work is what an attached balanced
+    loader knows of it, or else the number of elements of all tensors. Record any other loop with :class:`Recorder`.
 
     Examples
     --------
@@ -147,15 +142,7 @@ class Watch:
     >>> folder.cleanup()
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
-        recorder: Recorder,
-        *,
-        samples: CountFunction = leading_size,
-        work: CountFunction = forward_work,
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, recorder: Recorder) -> None:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -175,7 +162,7 @@ class Watch:
         self.times_exchanges = False
         self._stop_listening = listen(self)
         self._waits: FSDPWaits | None = None if isinstance(self._events, CPUEvents) else FSDPWaits(model, self)
-        self._samples, self._work, self._optimizer = samples, work, optimizer
+        self._optimizer = optimizer
         self._grad_enabled = torch.is_grad_enabled  # kept, so that the hooks need not import torch in every step
         self._parameters = {id(parameter) for parameter in model.parameters()}
         # On the module inside DistributedDataParallel, so that its broadcast of buffers does not count as work.
@@ -225,10 +212,10 @@ class Watch:
             step, begin = self.recorder.begin(), self._events.record()
             self._current_iteration = _Iteration(step, begin, self._last_end, self._wait_lists)
         iteration = self._current_iteration
-        iteration.samples += self._samples(args, kwargs)
+        iteration.samples += leading_size(args, kwargs)
         # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
         iteration.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
-        iteration.work += self._work(args, kwargs)
+        iteration.work += forward_work(args, kwargs)
         self._forward = self._events.record()
 
     def after_forward(self, module: Any, args: Any, output: Any) -> None:
