@@ -1,9 +1,8 @@
 """Fit predictors to traces, and save them in model files."""
 
 from paceline.predictors.fitting import FitProgress
-from paceline.training.fit import fit
+from paceline.training.fit import Source, fit
 from paceline.training.model_files import describe_model, load_model, save_model
-from paceline.training.sources import Source
 
 __all__ = [
     "FitProgress",
