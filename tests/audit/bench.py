@@ -39,7 +39,7 @@ def recorded(plan, folder, rank):
     except Ended:
         pass
     finally:
-        patches.undo()
+        patches.undo_stack.close()
 
 
 class Together:

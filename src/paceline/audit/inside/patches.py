@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from operator import length_hint
 from typing import Any
@@ -35,7 +35,7 @@ class Patches:
 
     def __init__(self, recorder: StepRecorder | None) -> None:
         self.recorder: Any = recorder
-        self._undo: list[Callable[[], object]] = []
+        self.undo_stack = ExitStack()
         self._streams: dict[int, str] = {}
         self._alive: list[Any] = []
 
@@ -53,16 +53,11 @@ class Patches:
         if self.recorder.plan.precision == "float64":
             self._use_float64()
 
-    def undo(self) -> None:
-        """Take all changes back."""
-        while self._undo:
-            self._undo.pop()()
-
     def replace(self, owner: Any, attribute: str, wrap: Callable[[Any], Any]) -> None:
         """Replace an attribute by what ``wrap`` makes of it."""
         before = vars(owner).get(attribute, getattr(owner, attribute))
         setattr(owner, attribute, wrap(before))
-        self.on_undo(lambda: setattr(owner, attribute, before))
+        self.undo_stack.callback(setattr, owner, attribute, before)
 
     def wrap(self, owner: Any, attribute: str, wrapper: Callable[..., Any]) -> None:
         """Let ``wrapper(original, ...)`` run where a function is called."""
@@ -75,10 +70,6 @@ class Patches:
             return call
 
         self.replace(owner, attribute, make)
-
-    def on_undo(self, undo: Callable[[], object]) -> None:
-        """Call this when all changes are taken back."""
-        self._undo.append(undo)
 
     # -- random numbers --------------------------------------------------------------------------------------------
 
@@ -185,11 +176,10 @@ class Patches:
             closures = {name: wrap_closure(option) for name, option in options.items()}
             return (*arguments[:1], *map(wrap_closure, arguments[1:])), closures
 
-        handles = [
-            register_optimizer_step_pre_hook(before_optimizer_step),
-            register_optimizer_step_post_hook(lambda optimizer, *_: recorder.after_step(optimizer)),
-        ]
-        self._undo += [handle.remove for handle in handles]
+        before = register_optimizer_step_pre_hook(before_optimizer_step)
+        after = register_optimizer_step_post_hook(lambda optimizer, *_: recorder.after_step(optimizer))
+        self.undo_stack.callback(before.remove)
+        self.undo_stack.callback(after.remove)
 
     def _patch_losses(self) -> None:
         """Note the means that losses return, and the numbers whose gradients are taken."""
@@ -229,9 +219,8 @@ class Patches:
     # -- precision -------------------------------------------------------------------------------------------------
 
     def _use_float64(self) -> None:
-        before = torch.get_default_dtype()
+        self.undo_stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float64)
-        self._undo.append(lambda: torch.set_default_dtype(before))
 
         def init_in_float64(original: Any, wrapper: Any, module: Any, *arguments: Any, **options: Any) -> None:
             original(wrapper, module.double(), *arguments, **options)
@@ -247,11 +236,9 @@ class Patches:
 def no_dropout() -> Iterator[None]:
     """Disable dropout inside."""
     patches = Patches(None)
-    patches.disable_dropout()
-    try:
+    with patches.undo_stack:
+        patches.disable_dropout()
         yield
-    finally:
-        patches.undo()
 
 
 def item_getter(dataset: Any) -> Callable[[Any], Any]:

@@ -83,7 +83,7 @@ def seed_script(patches: Patches, seed: int) -> None:
     patches.replace(np.random, "RandomState", _tracked_class)
     patches.replace(torch, "Generator", _tracked_class)
     patches.replace(random.Random, "__init__", wrap_random_init)
-    patches.on_undo(_made.clear)
+    patches.undo_stack.callback(_made.clear)
 
 
 def _tracked_class(base_class: Any) -> Any:
