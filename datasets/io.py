@@ -130,12 +130,8 @@ def read_json(path: Path, limit: int, advice: str) -> Any:
         raise ValueError(f"{path} is larger than {limit} bytes; {advice}")
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path} is not a complete JSON file: it is damaged at line {error.lineno}, column {error.colno}"
-        ) from None
-    except (ValueError, RecursionError):
-        raise ValueError(f"{path} is not a complete JSON file: it is not UTF-8 text, or nested too deeply") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not a complete JSON file: {error}") from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
