@@ -63,22 +63,6 @@ class EventQueue(Generic[EventT]):
 class FleetTimes:
     """Speeds of a fleet over time, not over steps: every scheme runs on the same fleet.
 
-    Parameters
-    ----------
-    speed
-        Speed in each span of time, ``[T, W]``, in samples/s; after the last span it begins again.
-    span_seconds
-        Length of a span, in seconds.
-    comm_seconds
-        Time that each step spends on the wire, pull and push together.
-
-    Raises
-    ------
-    ValueError
-        If a speed is not above 0, or a time is out of range.
-
-    Examples
-    --------
     Ten samples at 10 samples/s, and the next ten when the speed has halved:
 
     >>> times = FleetTimes(np.array([[10.0], [5.0]]), span_seconds=1.0, comm_seconds=0.0)
@@ -86,9 +70,9 @@ class FleetTimes:
     (1.0, 1.5)
     """
 
-    speed: Array
+    speed: Array  # in each span of time, [T, W], in samples/s; after the last span it begins again
     span_seconds: float
-    comm_seconds: float
+    comm_seconds: float  # of each step, pull and push together
 
     def __post_init__(self) -> None:
         if self.speed.ndim != 2 or not (np.isfinite(self.speed) & (self.speed > 0)).all():
@@ -170,50 +154,24 @@ class TrainingTask(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncRunSettings:
-    """Length of a race, and its settings.
+    """Length of a race, and its settings."""
 
-    Parameters
-    ----------
-    batch
-        Samples of a worker's full batch.
-    rate
-        Learning rate.
-    epochs
-        How often every sample is applied; fractions are fine.
-    seed
-        Seed of the initial parameters and of the order of the samples.
-    num_evaluations
-        How often the server's parameters are tried on held-out samples, at equal distances in applied samples.
-    target_accuracy
-        End the race when this accuracy is reached; by default it goes on to its end.
-    """
-
-    batch: int
-    rate: float
-    epochs: float = 10.0
-    seed: int = 0
-    num_evaluations: int = 60
-    target_accuracy: float = math.inf
+    batch: int  # samples of a worker's full batch
+    rate: float  # learning rate
+    epochs: float = 10.0  # how often every sample is applied; fractions are fine
+    seed: int = 0  # of the initial parameters and of the order of the samples
+    num_evaluations: int = 60  # on held-out samples, at equal distances in applied samples
+    target_accuracy: float = math.inf  # the race ends when this is reached
 
 
 @dataclass(frozen=True, eq=False)
 class AsyncRunResult:
-    """Result of a race: accuracy over simulated time, waiting, and the server at the end.
+    """Result of a race: accuracy over simulated time, waiting, and the server at the end."""
 
-    Parameters
-    ----------
-    seconds, accuracy
-        Simulated time, and accuracy on held-out samples, ``[E]``; it ends with 0 if training diverged.
-    waiting
-        Share of its time that each worker waited for others, ``[W]``.
-    server
-        The server at the end: its ledger, calibration, and parameters.
-    """
-
-    seconds: Array
-    accuracy: Array
-    waiting: Array
-    server: Server = field(repr=False)
+    seconds: Array  # simulated time of each evaluation, [E]
+    accuracy: Array  # on held-out samples, [E]; it ends with 0 if training diverged
+    waiting: Array  # share of its time that each worker waited for others, [W]
+    server: Server = field(repr=False)  # its ledger, calibration, and parameters
 
     def seconds_to_accuracy(self, accuracy: float) -> float:
         """Return when an accuracy was reached for the first time, in simulated seconds; infinite if it never was.
