@@ -166,9 +166,9 @@ def compare_over_jobs(
     logs, losses = [one.log for one in differences], [one.loss for one in differences]
     value, loss = (float(np.dot(weights, [one.value for one in figures])) for figures in (logs, losses))
     p = _p_value(loss, *weighted_mean_error(losses, weights), num_compared) if value * loss > 0 else 1.0
-    if not np.isfinite(value):
-        return ErrorComparison(ratio=float(np.exp(value)), low=float(np.exp(value)), high=float(np.exp(value)), p=p)
-    low, high = _bootstrap_interval(logs, weights, value, weighted_mean_error(logs, weights)[1])
+    low, high = value, value
+    if np.isfinite(value):
+        low, high = _bootstrap_interval(logs, weights, value, weighted_mean_error(logs, weights)[1])
     return ErrorComparison(ratio=float(np.exp(value)), low=float(np.exp(low)), high=float(np.exp(high)), p=p)
 
 
