@@ -95,23 +95,9 @@ class LineWriter:
     A line that does not fit, as on a full disk, is taken back whole and counted; later lines are written again once
     there is space. Nothing raises after the file was opened: a record must never end the job that it records.
 
-    Parameters
-    ----------
-    path
-        The file.
-    log
-        Where losses are reported: an error at the first lost line, and the count when lines fit again and at the end.
-    must_be_new
-        Whether the file must not exist yet. Otherwise lines are appended, after a line break if the last line of the
-        file was cut short.
-    locks_file
-        Whether no other process may write to the file while this one does.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be opened; FileExistsError if it must be new and exists; BlockingIOError if another process
-        writes to it and this one must be the only one.
+    Losses are reported to ``log``: an error at the first lost line, and the count when lines fit again and at the end.
+    Lines are appended to an existing file, after a line break if its last line was cut short; if it must be new, a
+    FileExistsError is raised. With ``locks_file``, a BlockingIOError is raised if another process writes to the file.
     """
 
     def __init__(
