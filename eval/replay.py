@@ -42,11 +42,6 @@ class ReplayedIteration:
         """Seconds until the last worker is done."""
         return float(self.seconds.max())
 
-    @property
-    def waiting(self) -> float:
-        """Mean share of the iteration that workers spend waiting for the slowest."""
-        return float(1.0 - self.seconds.mean() / self.makespan)
-
 
 @dataclass(frozen=True, eq=False)
 class Replay:
@@ -294,11 +289,9 @@ class EqualBatches(SizeScheme):
     """Bulk-synchronous parallel (BSP): all workers get the same, up to one sample."""
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job with these workers and this global batch; nothing is carried over."""
         self._sizes = split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=1).sizes
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
-        """Return the same sizes every time."""
         return self._sizes
 
 
@@ -319,25 +312,21 @@ class Balanced:
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
-        """The covariates that its predictor reads."""
         return self.predictor.covariate_names
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job with these workers and this global batch; nothing is carried over."""
         self._checked_predictor = _CheckedPredictor(self.predictor, tuple(workers))
         predictor = self._checked_predictor
         self.balancer = LoadBalancer(predictor, workers=workers, global_batch=global_batch, policy=self.policy)
         self._report: Report | None = None
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
-        """Return the sizes that the balancer plans from the last report."""
         if self._report is not None:
             self._checked_predictor.iteration = iteration
             self.balancer.step(self._report, covariates)
         return self.balancer.plan.sizes
 
     def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
-        """Report the measured times."""
         self._report = Report(samples=sizes, seconds=seconds, covariates=covariates)
 
 
@@ -353,7 +342,6 @@ class _CheckedPredictor:
         return getattr(self._predictor, name)
 
     def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
-        """Return the predictor's forecast."""
         ahead = self._predictor.predict(covariates=covariates, horizon=horizon)
         require_forecasts(self._predictor, ahead.speed[None], ahead.spread[None], self._fleet, self.iteration)
         return ahead
@@ -375,11 +363,9 @@ class Oracle(SizeScheme):
         self.curves = curves
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job with these workers and this global batch; nothing is carried over."""
         self._global_batch = global_batch
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
-        """Solve the split of the true speeds."""
         speed_W, curves = self.speed[iteration], self.curves
         if isinstance(curves, Sequence):
             true = curves[iteration]

@@ -287,7 +287,6 @@ class Audit:
 
 
 def _rounding_tolerance(precision: str) -> float:
-    """Return the relative deviation that rounding may cause."""
     return {"float64": 1e-8, "float32": 1e-3}.get(precision, 3e-2)
 
 

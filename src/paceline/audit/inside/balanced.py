@@ -59,7 +59,6 @@ class _ShuffledOrder:
         return getattr(self.order, name)
 
     def epoch_indices(self, epoch: int, ranks: int = 1) -> Any:
-        """Return the numbers of the epoch's samples."""
         numbers = self.order.epoch_indices(epoch, ranks).copy()
         block = self.batch * self.loader.accumulate  # only now: trainers set it after they made the loader
         for first in range(0, len(numbers) - block + 1, block):

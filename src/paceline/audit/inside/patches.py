@@ -40,7 +40,6 @@ class Patches:
         self._alive: list[Any] = []
 
     def apply(self, seed: int) -> None:
-        """Make all changes, and seed what draws random numbers."""
         seed_script(self, seed)
         self._patch_data_loaders()
         self._patch_optimizer_steps()
@@ -54,7 +53,6 @@ class Patches:
             self._use_float64()
 
     def replace(self, owner: Any, attribute: str, wrap: Callable[[Any], Any]) -> None:
-        """Replace an attribute by what ``wrap`` makes of it."""
         before = vars(owner).get(attribute, getattr(owner, attribute))
         setattr(owner, attribute, wrap(before))
         self.undo_stack.callback(setattr, owner, attribute, before)
@@ -114,7 +112,6 @@ class Patches:
 
     @staticmethod
     def _next_stream_samples(fetcher: Any, index: Any) -> list[Any]:
-        """Return the next samples of a stream, as torch's own fetcher takes them."""
         loaded = [] if fetcher.ended else list(islice(fetcher.dataset_iter, len(index)))
         fetcher.ended = len(loaded) < len(index)
         if not loaded or (fetcher.drop_last and len(loaded) < len(index)):
@@ -207,7 +204,6 @@ class Patches:
         self.wrap(torch.Tensor, "backward", backward_and_record)
 
     def _disable_clipping(self) -> None:
-        """Leave gradients as they are where every step has the same parameters."""
 
         def measure_norm(original: Any, parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
             return original(parameters, 1e300, *arguments, **options)

@@ -37,12 +37,10 @@ class ParameterNames:
         self._name_by_id: dict[int, tuple[Callable[[], Any], str]] = {}
 
     def add_module(self, module: torch.nn.Module) -> None:
-        """Remember a module."""
         if not any(known() is module for known in self._modules):
             self._modules.append(ref(module))
 
     def modules(self) -> list[torch.nn.Module]:
-        """Return the modules that are still there."""
         return [module for known in self._modules if (module := known()) is not None]
 
     def name_parameters(self, parameters: Iterable[torch.Tensor], named_parameters: Any) -> dict[str, torch.Tensor]:
@@ -57,7 +55,6 @@ class ParameterNames:
         return {self._name_by_id[id(parameter)][1]: parameter for parameter in all_parameters}
 
     def _register_name(self, parameter: torch.Tensor, name: str) -> None:
-        """Register a parameter under this name, numbered if another has it."""
         if self._name_by_id.get(id(parameter), _nothing)[0]() is parameter:
             return
         used = {known for other, known in self._name_by_id.values() if other() is not None}
@@ -167,7 +164,6 @@ class StepRecorder:
         return convert_tensors(batch, lambda part: part.double() if part.is_floating_point() else part)
 
     def before_collating(self) -> None:
-        """Note the random state when a balanced loader makes a batch."""
         self.check_random_draws()
         self._random_state = generator_checksums()
 
@@ -183,7 +179,6 @@ class StepRecorder:
         self._random_state_at_step = None
 
     def check_random_draws(self) -> None:
-        """Note whether the script drew random numbers since it was given its samples."""
         if self._random_state is not None and generators_used_since(self._random_state):
             self._facts["draws"] = True
 
@@ -220,7 +215,6 @@ class StepRecorder:
             self._parameters_before = [(parameter, parameter.detach().clone()) for parameter in parameters.values()]
 
     def after_closure(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the gradients of a closure that is called for the first time in a step."""
         if self._gradients is None:
             self._gradients = gradients(self._named_parameters(optimizer))
 
@@ -264,20 +258,16 @@ class StepRecorder:
         return list(parameters.values())
 
     def count_batch(self, name: str) -> None:
-        """Count a batch of a balanced loader."""
         self._batch_counts[name] = self._batch_counts.get(name, 0) + 1
 
     def track_batch_sizes(self, loader: Any) -> None:
-        """Note the sizes of a balanced loader's batches in every step."""
         self._balanced_loaders.append(loader)
 
     def record_facts(self, **facts: Any) -> None:
-        """Note facts about the step under way."""
         for name, fact in facts.items():
             self._facts.setdefault(name, []).append(fact)
 
     def finish(self) -> None:
-        """Write the record, once; then end the script."""
         if self.has_finished or not self.record.steps:
             return
         self.has_finished = True
