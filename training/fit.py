@@ -116,7 +116,8 @@ class Source:
         try:
             for trace in load():
                 if (trace.speed > 0).any():
-                    yield _add_file_name(trace, file)
+                    # with its file, so that an error can name it
+                    yield replace(trace, meta={**trace.meta, "file": file}) if file else trace
                 else:
                     why = f"trace {trace.name!r} has no speed to fit: all its samples or seconds are missing or 0"
                     if not file:
@@ -165,11 +166,6 @@ def _not_traces_error(traces: object) -> TypeError:
         "traces must be a Trace, a file, a folder, or a list of these, got an object of "
         f"{type(traces).__name__}: convert a frame with Trace.from_frame"
     )
-
-
-def _add_file_name(trace: Trace, file: str) -> Trace:
-    """Return the trace with its file in ``meta``, so that an error can name it."""
-    return replace(trace, meta={**trace.meta, "file": file}) if file else trace
 
 
 @contextmanager
@@ -249,7 +245,7 @@ def fit(
     progress
         Whether to show a bar, or a function to call with every :class:`FitProgress`.
     device
-        Where networks are trained, ``"cpu"`` or ``"cuda"``.
+        Where networks are trained, ``"cpu"`` or ``"cuda"``; other predictors ignore it.
     distributed
         Whether all processes of ``torchrun`` fit together; every one of them calls this, and gets the fitted predictor.
     seed
@@ -286,17 +282,11 @@ def fit(
     began = time.perf_counter()
     with ExitStack() as stack:
         show = stack.enter_context(show_progress()) if progress is True else progress or (lambda current: None)
-        stages: set[str] = set()
-
-        def report_progress(current: FitProgress) -> None:
-            stages.add(current.stage)
-            show(current)
-
         is_held = held_out_predicate(hold_out, seed)
-        summary = TraceSummary.from_traces(_report_reading(source, report_progress), is_held)
+        summary = TraceSummary.from_traces(_report_reading(source, show), is_held)
         held_out = choose_held_out(hold_out, summary.workers, seed)
         if held_out != frozenset(filter(is_held, summary.workers)):  # so few workers that the share was none, or all
-            summary = TraceSummary.from_traces(_report_reading(source, report_progress), held_out.__contains__)
+            summary = TraceSummary.from_traces(_report_reading(source, show), held_out.__contains__)
         if hold_out and (not held_out or len(held_out) == len(summary.workers)):
             raise ValueError(
                 f"hold_out={hold_out!r} holds out {len(held_out)} of the {len(summary.workers)} workers "
@@ -308,14 +298,9 @@ def fit(
             held_out=held_out if hold_out else None,
             device=device,
             distributed=distributed,
-            progress=report_progress,
+            progress=show,
         )
         fit_with(fitted, source, fit_options)
-        if device != "cpu" and "training" not in stages:
-            warnings.warn(
-                f"device={device!r} has no effect, because only networks are trained on a device: leave it out",
-                stacklevel=2,
-            )
         if unknown := [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(summary.workers)):
             warnings.warn(
                 f"hold_out names workers {unknown[:5]}, which are in none of the traces: check their spelling",
