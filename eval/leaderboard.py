@@ -138,12 +138,10 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
     jobs: list[dict[str, object]] = []
     errors: dict[str, dict[str, ErrorEstimates]] = {}
     min_scored = 2  # speeds of a worker for a meaningful ratio
-    max_scored = 0
     calls = []
     left_out: list[str] = []
     for trace in scored.values():
         last = backtest(predictors[BASELINE_NAME], trace, warmup=warmup)
-        max_scored = max(max_scored, int(last.num_scored.max(initial=0)))
         is_included_W = (last.num_scored >= min_scored) & (np.nan_to_num(last.rmse) > 0)
         left_out += [f"{trace.name}/{trace.workers[int(w)]}" for w in np.flatnonzero(~is_included_W)]
         if is_included_W.any():
@@ -154,14 +152,12 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
         jobs.append(job)
         errors.setdefault(job["predictor"], {})[job["trace"]] = figures
     if not board:
-        if scored and max_scored < min_scored:
-            longest = max(map(len, scored.values()))
-            raise ValueError(
-                f"traces must hold at least {min_scored} speeds of a worker after the warm-up of {warmup} iterations"
-                f", but the longest has {longest} iterations, of which {max_scored} can be scored: use a smaller "
-                "warmup (--warmup on the command line)"
-            )
-        raise ValueError("traces must hold at least one worker whose speed changes, got none: use other traces")
+        longest = max(map(len, scored.values()), default=0)
+        raise ValueError(
+            f"traces must hold at least one worker whose speed changes, with {min_scored} speeds after the warm-up of "
+            f"{warmup} iterations, got none in at most {longest}: use other traces, or a smaller warmup (--warmup on "
+            "the command line)"
+        )
     return Leaderboard(pd.DataFrame(board), pd.DataFrame(jobs), tuple(left_out), errors=errors)
 
 
