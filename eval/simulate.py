@@ -184,8 +184,7 @@ def simulate(trace: Trace, *, global_batch: int | None = None, noise: float = 0.
     >>> print(found.gain[0])
     Balancing would save 0 to 41% of the time, depending on how much of d's extra time scales with its batch.
     """
-    complete_T = np.asarray(np.isfinite(trace.speed).all(axis=1))
-    _require_reports(trace, complete_T)
+    complete_T = _require_reports(trace)
     if holds_wall_times(trace):
         raise ValueError(
             "all workers have the same time in every iteration: these are wall times, which include waiting for each "
@@ -214,7 +213,7 @@ def from_speeds(speeds: ArrayLike, *, global_batch: int | None = None, noise: fl
     if speed_W.ndim != 1 or not (np.isfinite(speed_W) & (speed_W > 0)).all():
         raise ValueError(f"speeds must be positive numbers, one for each worker, got {speeds!r}")
     trace = Trace(np.ones((1, len(speed_W))), 1.0 / speed_W[None, :])
-    _require_reports(trace, np.array([True]))
+    _require_reports(trace)
     found = _simulate_steady(trace, global_batch, None, noise)
     follows = "Assumed: a worker's time is proportional to its batch; if a part of it is fixed, balancing saves less."
     return replace(found, job_batch=global_batch, assumptions=(*found.assumptions, follows))
@@ -256,12 +255,12 @@ def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, nois
         )
     one = np.ones((1, len(devices)))
     trace = Trace(one, one, workers=list(devices))
-    _require_reports(trace, np.array([True]))
+    _require_reports(trace)
     return replace(_simulate_steady(trace, global_batch, curves, noise), job_batch=global_batch)
 
 
-def _require_reports(trace: Trace, complete_T: Mask) -> None:
-    """Refuse a trace that does not tell what balancing would gain."""
+def _require_reports(trace: Trace) -> Mask:
+    """Return in which iterations all workers reported; refuse a trace that does not tell what balancing would gain."""
     prefix = "what balancing would gain cannot be estimated: "
     if not np.isfinite(trace.speed).any():
         raise ValueError(f"{prefix}the trace holds no measured speed: record samples and seconds of each worker")
@@ -273,6 +272,7 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
         raise ValueError(
             f"simulate replays at most 20,000 workers, and the job has {workers:,}: take trace.select(workers=...)"
         )
+    complete_T = np.asarray(np.isfinite(trace.speed).all(axis=1))
     if not complete_T.any():
         missing_W = np.isnan(trace.speed).sum(axis=0)
         w = int(np.argmax(missing_W))
@@ -280,6 +280,7 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
             f"{prefix}all workers must report a speed in the same iteration, and never do; leave out workers that "
             f"rarely report ({_worker_label(trace.workers[w])} is missing in {missing_W[w]} of {len(trace)} iterations)"
         )
+    return complete_T
 
 
 def _add_job_facts(simulation: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
