@@ -196,18 +196,14 @@ def _split_by_size(path: Path, rows: pd.DataFrame, period: float) -> Iterator[pd
     if rows.empty:
         return
     first, last = rows["time"].min(), rows["time"].max()
-    # Beyond what float64 can tell apart, rounding alone would make a panel of millions of empty iterations.
-    if np.spacing(max(abs(first), abs(last))) > period / 1000:
-        raise ValueError(
-            f"{path}: the time {max(first, last, key=abs):g} s is too large for iterations of {period:g} s: check the "
-            "column of times and its unit"
-        )
     length = 1 + (last - first) / period
+    # Beyond what float64 can tell apart, rounding alone would make a panel of millions of empty iterations.
+    is_rounded = np.spacing(max(abs(first), abs(last))) > period / 1000
     # of more than a million iterations, and four per row, a time must be wrong
-    if length > max(1_000_000, 4 * len(rows)):
+    if is_rounded or length > max(1_000_000, 4 * len(rows)):
         raise ValueError(
-            f"{path}: {len(rows)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
-            f"{period:g} s: check the times and their unit, or set a longer period"
+            f"{path}: {len(rows)} rows from {first:g} s to {last:g} s do not fit into iterations of {period:g} s: "
+            "check the times and their unit, or set a longer period"
         )
     # at most 3 million numbers in one trace, unless a single worker has more
     fitting = max(1, int(3_000_000 // (int(length) * len(rows.columns))))
