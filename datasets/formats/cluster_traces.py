@@ -19,8 +19,8 @@ from paceline.datasets.io import (
     NUMBER,
     TEXT,
     RowCounts,
+    counted_lines,
     iter_csv_frames,
-    numbered_lines,
     parse_header,
     read_csv_frame,
     read_head,
@@ -155,7 +155,7 @@ def _iter_google_rows(description: UsageDescription, path: Path, row_counts: Row
     import pandas as pd
 
     names = ["start_time", *description.covariates]
-    lines = (numbered for numbered in numbered_lines(path) if numbered[1].strip())
+    lines = counted_lines(path, row_counts)
     while block := list(islice(lines, 50_000)):
         workers, values = [], []
         for number, line in block:
@@ -168,7 +168,6 @@ def _iter_google_rows(description: UsageDescription, path: Path, row_counts: Row
             known = one.get("collection_id") is not None and one.get("instance_index") is not None
             workers.append(f"{one['collection_id']}/{one['instance_index']}" if known else None)
             values.append([_look_up(one, name) for name in names])
-        row_counts.count_read(len(block))
         # 64-bit integers may be strings
         table = pd.DataFrame(values, [number for number, _ in block], names, dtype=object)
         time_N, *values_DN = (numeric_column(table, name) for name in names)

@@ -66,7 +66,7 @@ def read_csv(
     named = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
     named |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
     columns = {name: column for name, column in named.items() if column is not None}
-    others = {"rate": rate, "values": values, "workers": workers, "period": period}
+    others: dict[str, Any] = {"rate": rate, "values": values, "workers": workers, "period": period}
     others |= {"unit": unit, "start_unit": start_unit}
     chosen = {name: value for name, value in others.items() if value not in (None, "s")}
     if not (columns or chosen) and all(map(_is_paceline_parquet, paths)):
@@ -81,13 +81,7 @@ def read_csv(
         of_guess = {n: float(text) if text.isdecimal() else text for n, text in guess.items() if n != "unit"}
         with _name_file_in_errors(path):
             column_mapping = ColumnMapping(
-                columns={**of_guess, **columns},
-                rate=rate,
-                values=values,
-                workers=workers,
-                period=period,
-                unit=guess.get("unit", unit),
-                start_unit=start_unit,
+                columns={**of_guess, **columns}, **{**others, "unit": guess.get("unit", unit)}
             )
             table = _read_table(path, row_counts)
         if guess:
