@@ -192,5 +192,5 @@ def test_nothing_is_lost_without_being_counted(tmp_path_factory, rows):
 def test_time_beyond_float_resolution_refused(tmp_path):
     path = tmp_path / "x.csv"  # this line once took 3 GB
     path.write_bytes(b"c,,888808888889888888888888,,,,8,,,,")
-    with pytest.raises(ValueError, match=r"x\.csv: the time 8\.888\d*e\+23 s is too large"):
+    with pytest.raises(ValueError, match=r"x\.csv: 1 rows from 8\.888\d*e\+23 s .* do not fit"):
         read_traces(path, "alibaba_container_usage")

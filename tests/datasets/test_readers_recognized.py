@@ -18,7 +18,7 @@ from paceline.datasets import read_traces
             "column 'cpu_util_percent' must hold numbers, but row 2 holds 'x'",
         ),
         ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,1,1,,\n", "row 2 must have 9 cells, got 6"),
-        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,9e15,1,1,,,1,1,1\n", "is too large for iterations of"),
+        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,9e15,1,1,,,1,1,1\n", "do not fit into iterations of 10 s"),
         ("machine_usage.csv", ",0,1,1,,,1,1,1\n", "no row left with a worker and a time"),
         ("machine_usage.csv", "", "is empty"),
         ("job.csv", "worker,gpu,time,batch_time_norm\n", "has no rows"),
