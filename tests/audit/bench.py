@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from paceline.audit import Audit
-from paceline.audit.inside.balanced import patch_balanced_loaders
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.run import AuditRun, load_pickle
@@ -32,7 +31,6 @@ def recorded(plan, folder, rank):
     recorder = StepRecorder(plan, folder, end)
     patches = Patches(recorder)
     patches.apply(20 + rank)
-    patch_balanced_loaders(patches)
     try:
         yield recorder
         recorder.finish()

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any, Never
 
-from paceline.audit.inside.balanced import patch_balanced_loaders
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.run import load_pickle
@@ -22,7 +21,6 @@ def install_recorder(torch_module: object) -> None:
     patches = Patches(recorder)
     # what a script does not seed, differently on each rank
     patches.apply(20 + int(os.environ.get("RANK", "0")))
-    patch_balanced_loaders(patches)
     atexit.register(recorder.finish)
     excepthook = sys.excepthook
 
