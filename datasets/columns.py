@@ -261,7 +261,6 @@ class ColumnMapping:
         return table
 
     def _to_long(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return a row for each cell of the workers' columns."""
         assert self.values is not None, "only a table with a column per worker is long"
         written = [str(self.columns.get(name, name)) for name in ("iteration", "start")]
         identifying = [name for name in written if name in table]

@@ -166,6 +166,5 @@ def are_wall_times(seconds_TW: Array) -> bool:
 
 
 def _waiting_share(seconds_TW: Array) -> float:
-    """Return the share of the time that workers wait for the slowest one."""
     longest_T = np.nanmax(seconds_TW, axis=1)
     return float((longest_T - np.nanmean(seconds_TW, axis=1)).sum() / longest_T.sum())

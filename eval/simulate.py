@@ -284,7 +284,6 @@ def _require_reports(trace: Trace) -> Mask:
 
 
 def _add_job_facts(simulation: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
-    """Add what only the whole trace knows."""
     accumulate, batch = max(int(trace.meta.get("accumulate", "1")), 1), global_batch
     if batch is None:
         # the usual samples of an iteration; of those that a probe did not cut, the upper half

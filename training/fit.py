@@ -315,7 +315,6 @@ def fit(
 
 
 def _start_from(fitted: Predictor, start: Predictor) -> None:
-    """Load the state of an earlier predictor."""
     kinds = f"{type(fitted).__name__} and {type(start).__name__}"
     if not isinstance(fitted, FleetPredictor) or not isinstance(start, FleetPredictor):
         raise ValueError(f"predictor and start must inherit from FleetPredictor, got {kinds}")

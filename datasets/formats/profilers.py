@@ -194,7 +194,6 @@ def read_nvrx(path: Path, row_counts: RowCounts) -> Iterator[Trace]:
 
 
 def _read_reports(path: Path, row_counts: RowCounts) -> list[dict[int, float]]:
-    """Return the scores of every report, by rank."""
     reports = []
     for line, text in counted_lines(path, row_counts):
         if (report := REPORT_PATTERN.search(text)) is None:

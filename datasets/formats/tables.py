@@ -158,7 +158,6 @@ def require_values(path: Path, values: str | None) -> None:
 
 @contextmanager
 def _name_file_in_errors(path: Path) -> Iterator[None]:
-    """Name the file in whatever is wrong with it."""
     try:
         yield
     except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:

@@ -62,12 +62,10 @@ def shared_streams(records: Sequence[RankRecord]) -> list[str]:
 
 
 def batch_sizes(records: Sequence[RankRecord], stream_name: str, batch_range: range) -> list[list[int]]:
-    """Return the samples of every batch of a step, of every rank."""
     return [[len(record.streams[stream_name][number]) for record in records] for number in batch_range]
 
 
 def sample_refs(batch_range: range, sizes: list[list[int]]) -> list[SampleRef]:
-    """Return all samples of a step."""
     return [
         (rank, number, place)
         for number, row in zip(batch_range, sizes, strict=True)
@@ -77,7 +75,6 @@ def sample_refs(batch_range: range, sizes: list[list[int]]) -> list[SampleRef]:
 
 
 def assign_in_order(samples: Sequence[SampleRef], sizes: list[list[int]]) -> list[list[list[SampleRef]]]:
-    """Assign samples in order, in batches of these sizes."""
     rest = iter(samples)
     return [[[next(rest) for _ in range(size)] for size in row] for row in sizes]
 

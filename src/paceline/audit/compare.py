@@ -19,7 +19,6 @@ class RunDifference:
 
     @property
     def largest(self) -> float:
-        """The largest of all."""
         return max((amount for step in self.steps for amount in step.values()), default=0.0)
 
     def first_above(self, tolerance: float) -> tuple[int, str]:
@@ -32,7 +31,6 @@ class RunDifference:
 
 
 def compare_runs(expected: Sequence[RankRecord], actual: Sequence[RankRecord]) -> RunDifference:
-    """Compare two runs rank by rank, step by step."""
     steps = []
     for number in range(min(len(record.steps) for record in [*expected, *actual])):
         pairs = zip(expected, actual, strict=True)
@@ -78,7 +76,6 @@ def relative_deviations(expected: Arrays, actual: Arrays) -> dict[str, float]:
 
 
 def max_abs(array: Array) -> float:
-    """Return the largest absolute value."""
     return float(np.abs(array).max(initial=0.0))
 
 
@@ -105,7 +102,6 @@ def compare_ranks(records: Sequence[RankRecord]) -> RunDifference:
 
 
 def max_deviation_by_parameter(deviations: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the largest deviation of each parameter."""
     names = dict.fromkeys(name for amounts in deviations for name in amounts)
     return {name: max(amounts[name] for amounts in deviations if name in amounts) for name in names}
 
@@ -117,7 +113,6 @@ def max_rank_deviation(parameters_by_rank: Sequence[Arrays]) -> float:
 
 
 def flat_gradients(steps: Sequence[StepRecord], *, use_raw_gradients: bool = False) -> Array:
-    """Return the gradients of some steps as one vector."""
     found = [step.raw_gradients if use_raw_gradients else step.gradients for step in steps]
     return np.concatenate([np.zeros(0), *(array for arrays in found for array in arrays.values())])
 

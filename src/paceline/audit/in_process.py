@@ -122,7 +122,6 @@ class SimulatedRanks:
         return rank * self.samples_per_rank[number] + place
 
     def sample_at(self, sample_ref: SampleRef) -> Sample:
-        """Return a sample by its row, with the sizes of its parts."""
         item = convert_tensors(self.batches[sample_ref[1]], lambda tensor: tensor[self.row_index(sample_ref)])
         return Sample(self.row_index(sample_ref), part_sizes(item))
 

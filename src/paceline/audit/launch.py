@@ -47,7 +47,6 @@ class Launcher:
         self.runs, self.longest_seconds = 0, 0.0
 
     def __call__(self, plan: AuditPlan, in_one_process: bool) -> AuditRun:
-        """Run the command by a plan."""
         command = one_process_command(self.command) if in_one_process else self.command
         if command is None:
             return AuditRun([], error=UNKNOWN_PROCESS_COUNT)

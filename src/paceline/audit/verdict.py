@@ -31,7 +31,6 @@ class Audit:
     plan: AuditPlan = field(default_factory=AuditPlan)
 
     def verdict(self) -> AuditVerdict:
-        """Run the script, and return the verdict."""
         failed = self._run_unchanged()
         if failed is not None:
             return failed
@@ -226,7 +225,6 @@ class Audit:
         return max(_rounding_tolerance(self.precision), 10 * self.noise)
 
     def run_and_compare(self, run_name: str, plan: AuditPlan) -> tuple[compare.RunDifference | None, AuditRun]:
-        """Run a plan and compare it with the first run."""
         run = self.run(plan, False)
         if run.error or not run.records:
             self.notes.append(f"The run with {run_name} failed: {run.error}")
@@ -242,7 +240,6 @@ class Audit:
 
     @property
     def streams(self) -> list[str]:
-        """Return the names of the streams of samples of plain loaders."""
         return arrange.shared_streams(self.first_run.records)
 
     @property
@@ -257,18 +254,15 @@ class Audit:
         return replace(self.plan, frozen_parameters=True, steps=steps * each, **changes)
 
     def common_fields(self) -> dict[str, Any]:
-        """Return the fields that all verdicts share."""
         records = self.first_run.records
         known = {"steps": len(records[0].steps), "ranks": len(records), "precision": self.precision} if records else {}
         return known | {"noise": self.noise, "notes": tuple(self.notes), "runs": self.deviations}
 
     def exact_verdict(self) -> AuditVerdict:
-        """Return the verdict that the script is exact."""
         largest = max(self.deviations.values(), default=0.0)
         return AuditVerdict(status=AuditStatus.EXACT, deviation=largest, **self.common_fields())
 
     def inconclusive_verdict(self, cause: Cause, detail: str = "") -> AuditVerdict:
-        """Return an inconclusive verdict, with its cause."""
         return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.common_fields())
 
     def not_exact_verdict(

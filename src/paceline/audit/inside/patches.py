@@ -244,7 +244,6 @@ class Patches:
 
 @contextmanager
 def no_dropout() -> Iterator[None]:
-    """Disable dropout inside."""
     patches = Patches(None)
     with patches.undo_stack:
         patches.disable_dropout()
@@ -252,7 +251,6 @@ def no_dropout() -> Iterator[None]:
 
 
 def item_getter(dataset: Any) -> Callable[[Any], Any]:
-    """Return the function that loads one sample."""
     many = getattr(dataset, "__getitems__", None)
     return (lambda number: many([number])[0]) if many else dataset.__getitem__
 
@@ -270,7 +268,6 @@ def ignore_parameter_hooks(original: Any) -> Any:
 
 
 def recurrent_without_dropout(original: Any, layer: Any, *arguments: Any, **options: Any) -> Any:
-    """Run the forward pass of a recurrent layer without dropout."""
     rate, layer.dropout = layer.dropout, 0.0
     try:
         return original(layer, *arguments, **options)
@@ -279,14 +276,12 @@ def recurrent_without_dropout(original: Any, layer: Any, *arguments: Any, **opti
 
 
 def attention_without_dropout(original: Any, *arguments: Any, **options: Any) -> Any:
-    """Run attention without dropout."""
     if "dropout_p" in options:
         options["dropout_p"] = 0.0
     return original(*arguments[:4], *(0.0 for _ in arguments[4:5]), *arguments[5:], **options)
 
 
 def init_without_workers(original: Any, *arguments: Any, **options: Any) -> None:
-    """Make a data loader without loading processes."""
     bound = inspect.signature(original).bind(*arguments, **options)
     if type(bound.arguments.get("dataset")).__module__ != INTERNAL_DATASETS_MODULE:
         for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
@@ -375,7 +370,6 @@ class _ShuffledStream:
 
 
 def patch_balanced_loaders(patches: Patches) -> None:
-    """Make the changes that this library's own loaders need."""
     recorder = patches.recorder
     plan = recorder.plan.balanced or BalancedRun()
     begun: dict[str, Any] = {}  # the loader that is made now, and whether its batches have a fixed number of samples

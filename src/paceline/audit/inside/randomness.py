@@ -47,14 +47,12 @@ class SeededBlock:
 
 
 def generator_checksums() -> dict[int, int]:
-    """Return a checksum of the state of every generator."""
     return {
         id(generator): zlib.crc32(_state_bytes(_state_functions(generator)[0]())) for generator in _all_generators()
     }
 
 
 def generators_used_since(checksums_before: dict[int, int]) -> bool:
-    """Return whether a generator that was there has been drawn from."""
     now = generator_checksums()
     return any(now.get(name, state) != state for name, state in checksums_before.items())
 

@@ -19,7 +19,6 @@ StoredSample = tuple[bytes | None, Any]
 
 
 def store_sample(item: Any, index: Any) -> StoredSample:
-    """Return a sample as it is written to a file."""
     try:
         # clones: of a view, the whole tensor would be written
         return pickle.dumps(convert_tensors(item, lambda part: part.detach().cpu().clone())), index
