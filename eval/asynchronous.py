@@ -28,16 +28,7 @@ EventT = TypeVar("EventT")
 class EventQueue(Generic[EventT]):
     """Events in the order of their times, and at equal times in the order in which they were scheduled.
 
-    >>> events = EventQueue[str]()
-    >>> events.schedule(2.0, "two")
-    >>> events.schedule(1.0, "one")
-    >>> for what in events:
-    ...     if what == "one":
-    ...         events.schedule(0.5, "half a second later")
-    ...     print(events.now, what)
-    1.0 one
-    1.5 half a second later
-    2.0 two
+    It is iterated until no event is left; more may be scheduled meanwhile.
     """
 
     def __init__(self) -> None:
@@ -53,7 +44,6 @@ class EventQueue(Generic[EventT]):
         self._num_scheduled += 1
 
     def __iter__(self) -> Iterator[EventT]:
-        """Yield events until none is left; more may be scheduled meanwhile."""
         while self._heap:
             self.now, _, what = heapq.heappop(self._heap)
             yield what
