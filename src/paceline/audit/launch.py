@@ -26,18 +26,10 @@ UNKNOWN_PROCESS_COUNT = (
 
 
 class Launcher:
-    """Runs a command under audit.
+    """Runs a command, such as ``["torchrun", "--nproc-per-node", "2", "train.py"]``, under audit.
 
-    Parameters
-    ----------
-    command
-        What starts the script: ``["torchrun", "--nproc-per-node", "2", "train.py"]``.
-    folder
-        Where records are written.
-    timeout
-        Seconds for one run.
-    report
-        Told before every run which one it is.
+    Records are written to ``folder``. One run may take ``timeout`` seconds, and ``report`` is called before each with
+    the name of the run.
     """
 
     def __init__(

@@ -218,7 +218,6 @@ class Patches:
         self.wrap(torch.Tensor, "backward", backward_and_record)
 
     def _disable_clipping(self) -> None:
-
         def measure_norm(original: Any, parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
             return original(parameters, 1e300, *arguments, **options)
 

@@ -10,7 +10,7 @@ import random
 import sys
 import zlib
 from collections.abc import Callable
-from functools import partial
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,12 +98,7 @@ def _tracked_class(base_class: Any) -> Any:
     class Tracked(base_class, metaclass=Meta):  # type: ignore[misc]
         pass
 
-    Tracked.__name__, Tracked.__qualname__, Tracked.__module__ = (
-        base_class.__name__,
-        base_class.__qualname__,
-        base_class.__module__,
-    )
-    return Tracked
+    return update_wrapper(Tracked, base_class, updated=())
 
 
 def _track_generator(generator: Any) -> Any:
