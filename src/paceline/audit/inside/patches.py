@@ -401,7 +401,7 @@ def patch_balanced_loaders(patches: Patches) -> None:
         collate = options.get("collate_fn") or default_collate
 
         def collate_and_count(samples: list[Any]) -> Any:
-            recorder.count_batch(name)
+            recorder.batch_counts[name] += 1
             recorder.before_collating()
             return recorder.convert_batch(len(samples), collate(samples))
 
@@ -412,7 +412,7 @@ def patch_balanced_loaders(patches: Patches) -> None:
             numbers, facts["checksum"] = probe_candidates(recorder, dataset)
             facts["candidates"] = numbers if fixed else []
         recorder.record.facts.setdefault("balanced", []).append(facts)
-        recorder.track_batch_sizes(loader)
+        recorder.balanced_loaders.append(loader)
 
     def begin_loop(original: Any, loader: Any, loop: Any) -> None:
         facts_of[id(loader)] |= {"accumulate": loader.accumulate, "steps": count_full_steps(loader)}

@@ -6,6 +6,7 @@ import math
 import pickle
 import re
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -97,6 +98,8 @@ class StepRecorder:
         self.parameter_names = ParameterNames()
         self.record = RankRecord(0, 1)
         self.plain_named_parameters: Any = torch.nn.Module.named_parameters
+        self.balanced_loaders: list[Any] = []
+        self.batch_counts = Counter[str]()  # batches of each balanced loader
         self._on_end = on_end
         self._samples: dict[str, list[list[Any]]] = {}
         self._facts: dict[str, Any] = {}
@@ -107,8 +110,6 @@ class StepRecorder:
         self._parameters_before: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._backward_norm: float | None = None
         self._random_state_at_step: dict[int, int] | None = None
-        self._balanced_loaders: list[Any] = []
-        self._batch_counts: dict[str, int] = {}
         self._dtypes: set[str] = set()
         self._depth = 0
         self._gradients: dict[str, Array] | None = None
@@ -203,7 +204,7 @@ class StepRecorder:
         self.check_random_draws()
         if self._backward_norm is not None:
             self.record_facts(scale=self._gradient_norm() / (self._backward_norm or float("nan")))
-        for loader in self._balanced_loaders:
+        for loader in self.balanced_loaders:
             self.record_facts(sizes=[int(size) for size in loader.batch_sizes])
         if not self.record.steps:
             self.record.facts["trainer expects a divided loss"] = trainer_expects_divided_loss()
@@ -226,7 +227,7 @@ class StepRecorder:
         parameters = self._named_parameters(optimizer)
         found = gradients(parameters) if self._gradients is None else self._gradients
         self._dtypes |= {str(one.dtype).removeprefix("torch.") for one in parameters.values()}
-        delivered = {name: len(batches) for name, batches in self.record.streams.items()} | self._batch_counts
+        delivered = {name: len(batches) for name, batches in self.record.streams.items()} | self.batch_counts
         with torch.no_grad():
             for parameter, before in self._parameters_before:
                 parameter.copy_(before)
@@ -256,12 +257,6 @@ class StepRecorder:
     def _known_parameters(self) -> list[torch.nn.Parameter]:
         parameters = {id(one): one for module in self.parameter_names.modules() for one in module.parameters()}
         return list(parameters.values())
-
-    def count_batch(self, name: str) -> None:
-        self._batch_counts[name] = self._batch_counts.get(name, 0) + 1
-
-    def track_batch_sizes(self, loader: Any) -> None:
-        self._balanced_loaders.append(loader)
 
     def record_facts(self, **facts: Any) -> None:
         for name, fact in facts.items():
