@@ -76,8 +76,6 @@ def read_profiles(path: str | Path) -> pd.DataFrame:
 
 def save_profile(profile: pd.DataFrame, path: str | Path) -> Path:
     """Write a profile as tidy CSV, whole or not at all, and return its path."""
-    if missing := [name for name in PROFILE_COLUMNS if name not in profile.columns]:
-        raise ValueError(f"profile must have the columns {list(PROFILE_COLUMNS)}, but lacks {missing}")
     path = Path(path)
     columns = [name for name in (*PROFILE_COLUMNS, UNCERTAINTY_COLUMN) if name in profile.columns]
     with atomic_write(path) as temporary:

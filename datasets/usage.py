@@ -150,10 +150,7 @@ def _fill_buckets(
     row_counts: RowCounts,
     workers: Sequence[str] | None,
 ) -> list[str]:
-    """Write all rows to the files of their workers, and return the workers' names in the order of their numbers.
-
-    The columns of rows are ``worker``, its number, ``time``, and the covariates by their numbers.
-    """
+    """Write all rows to the files of their workers, numbered, and return the workers' names in that order."""
     import pandas as pd
     import pyarrow as pa
 

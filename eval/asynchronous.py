@@ -74,19 +74,11 @@ class FleetTimes:
 
     @classmethod
     def from_trace(cls, trace: Trace, *, workers: int, batch: int, comm_share: float = 0.1) -> FleetTimes:
-        """Return the times of a fleet like a trace's, scaled so that the median full batch takes a second.
+        """Return the times of a fleet like a trace's, scaled so that the median full ``batch`` takes a second.
 
-        Parameters
-        ----------
-        trace
-            Its speeds are taken as they are relative to each other; gaps are filled with what was before. A row of
-            the trace lasts a second. If more workers are wanted than it has, its workers come again from a later row.
-        workers
-            How many are wanted.
-        batch
-            Samples of a full batch.
-        comm_share
-            Time on the wire, in median full batches.
+        Speeds keep their ratios; gaps are filled with what was before. A row of the trace lasts a second. If more
+        workers are wanted than it has, its workers come again from a later row. ``comm_share`` is the time on the wire
+        in median full batches.
         """
         import pandas as pd
 

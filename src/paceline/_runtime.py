@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 def wait_at_exit() -> None:
     """Let torch's threads finish before the interpreter closes. A second call changes nothing.
 
-    A thread of gloo that has sent a message lets go of its tensors, for which it needs Python's lock. Python ends such
-    a thread in a closing interpreter, and C++ ends the process: "terminate called without an active exception", with
-    the work done and the exit status of a crash. ``destroy_process_group`` joins these threads only if nothing else
-    holds the group, and torch's own compiler, which optimizers import, does. Without the wait about one in eight of the
-    short jobs of ``tests/test_exit.py`` crashes on a busy machine; with it, none of 75.
+    A thread of gloo needs Python's lock to free the tensors that it sent. A closing interpreter ends such a thread, and
+    C++ then ends the process with "terminate called without an active exception". ``destroy_process_group`` does not
+    join these threads, as torch's compiler, which optimizers import, holds the group too. Without the wait about one in
+    eight of the short jobs of ``tests/test_exit.py`` crashes on a busy machine; with it, none of 75.
     """
     # a thread that waits for Python's lock takes it as soon as the main thread sleeps
     atexit.register(time.sleep, 0.05)

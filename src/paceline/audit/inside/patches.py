@@ -49,8 +49,7 @@ class Patches:
     def __init__(self, recorder: StepRecorder | None) -> None:
         self.recorder: Any = recorder
         self.undo_stack = ExitStack()
-        self._streams: dict[int, str] = {}
-        self._alive: list[Any] = []
+        self._streams: dict[int, tuple[Any, str]] = {}
 
     def apply(self, seed: int) -> None:
         seed_script(self, seed)
@@ -135,9 +134,9 @@ class Patches:
     def _stream_name(self, loader: Any) -> str:
         """Return the name of a loader's samples, the same on every rank: loaders are numbered as they are used."""
         if id(loader) not in self._streams:
-            self._alive.append(loader)  # so that no other gets its number
-            self._streams[id(loader)] = f"{type(loader.dataset).__name__} {len(self._streams)}"
-        return self._streams[id(loader)]
+            # with the loader, so that no other gets its id
+            self._streams[id(loader)] = loader, f"{type(loader.dataset).__name__} {len(self._streams)}"
+        return self._streams[id(loader)][1]
 
     def _record_sampler(self, loader: Any) -> None:
         sampler: Any = getattr(loader, "sampler", None)
