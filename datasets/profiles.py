@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline._files import atomic_write
 from paceline.datasets.io import describe_csv_error
 
 if TYPE_CHECKING:
@@ -72,12 +71,3 @@ def read_profiles(path: str | Path) -> pd.DataFrame:
             )
         table[name] = numbers
     return table
-
-
-def save_profile(profile: pd.DataFrame, path: str | Path) -> Path:
-    """Write a profile as tidy CSV, whole or not at all, and return its path."""
-    path = Path(path)
-    columns = [name for name in (*PROFILE_COLUMNS, UNCERTAINTY_COLUMN) if name in profile.columns]
-    with atomic_write(path) as temporary:
-        profile[columns].to_csv(temporary, index=False)
-    return path

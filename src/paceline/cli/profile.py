@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from rich.markup import escape
 
-from paceline._files import require_writable
+from paceline._files import atomic_write, require_writable
 from paceline.cli.output import out, show_activity
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def profile(
     All sizes are measured in repeated passes, in random order, until --precision or --passes is reached. If memory runs
     out, the largest size that fits is found by bisection.
     """
-    from paceline.datasets.profiles import save_profile
     from paceline.training import profile as profiling
 
     try:
@@ -66,7 +65,8 @@ def profile(
             max_passes=passes,
             progress=lambda size: show(f"measuring a batch of {size}"),
         )
-    save_profile(measured, target)
+    with atomic_write(target) as temporary:
+        measured.to_csv(temporary, index=False)
     for line in _describe_profile(measured):
         out.print(escape(line))
     out.print(escape(f"written to {target}"), soft_wrap=True)
