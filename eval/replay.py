@@ -42,6 +42,11 @@ class ReplayedIteration:
         """Seconds until the last worker is done."""
         return float(self.seconds.max())
 
+    @property
+    def waiting(self) -> float:
+        """Mean share of the iteration that workers spend waiting for the slowest."""
+        return float(1.0 - self.seconds.mean() / self.makespan)
+
 
 @dataclass(frozen=True, eq=False)
 class Replay:
