@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from paceline._arrays import Array, Sizes
 
 
-class LinearCurves(Protocol):
-    """A floor and a straight line for each worker, ``[W]``."""
+@dataclass(frozen=True, eq=False)
+class LinearCurves:
+    """Shortest time of a batch, seconds per sample, and fixed time of a batch for each worker, ``[W]``."""
 
-    @property
-    def floor(self) -> Array:
-        """Shortest possible time of a batch, in seconds."""
+    floor: Array
+    slope: Array
+    intercept: Array
 
-    @property
-    def slope(self) -> Array:
-        """Seconds per sample."""
+    def batch_seconds(self, sizes: Sizes | Array) -> Array:
+        """Return ``max(floor, intercept + slope * size)``, ``[W]``, in seconds: the only place that computes it.
 
-    @property
-    def intercept(self) -> Array:
-        """Fixed cost of a batch, in seconds."""
-
-
-def batch_seconds(curves: LinearCurves, sizes: Sizes | Array) -> Array:
-    """Return ``max(floor, intercept + slope * size)``, ``[W]``, in seconds: the only place that computes it.
-
-    Solver, forecast and plan compare times bit for bit, so they must all round in the same way.
-    """
-    seconds: Array = np.maximum(curves.floor, curves.intercept + curves.slope * sizes)
-    return seconds
+        Solver, forecast and plan compare times bit for bit, so they must all round in the same way.
+        """
+        seconds: Array = np.maximum(self.floor, self.intercept + self.slope * sizes)
+        return seconds
 
 
 @dataclass(frozen=True, eq=False)
-class Curves:
+class Curves(LinearCurves):
     """Batch time curves of a fleet: ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``.
 
     Parameters
@@ -54,9 +45,6 @@ class Curves:
     array([0.1, 0.2])
     """
 
-    floor: Array
-    slope: Array
-    intercept: Array
     limit: Array
 
     @classmethod
@@ -67,7 +55,7 @@ class Curves:
 
     def seconds(self, sizes: Sizes | Array) -> Array:
         """Return the time of batches of these sizes, ``[W]``, in seconds; infinite beyond the limit."""
-        return np.where(sizes <= self.limit, batch_seconds(self, sizes), np.inf)
+        return np.where(sizes <= self.limit, self.batch_seconds(sizes), np.inf)
 
     def busy_seconds(self, sizes: Sizes | Array) -> Array:
         """Return how long each worker computes, ``[W]``, in seconds: 0 without samples; limits are ignored.
@@ -75,7 +63,7 @@ class Curves:
         >>> Curves.from_speed(np.array([100.0, 50.0])).busy_seconds(np.array([10, 0]))
         array([0.1, 0. ])
         """
-        return np.where(sizes > 0, batch_seconds(self, sizes), 0.0)
+        return np.where(sizes > 0, self.batch_seconds(sizes), 0.0)
 
 
 def scale_curves(curves: Curves, factor_W: Array) -> Curves:

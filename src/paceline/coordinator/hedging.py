@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._curves import Curves, batch_seconds
+from paceline._curves import Curves
 from paceline.predictors.protocol import Forecast, Report
 from paceline.solver.split import log_safety_factor
 
@@ -71,7 +71,7 @@ class Hedging:
         self._pending_sizes = list(np.array(state["sizes"]))
 
     def _equal_batch_seconds(self, forecast: Forecast) -> Array:
-        return batch_seconds(forecast.curves, np.full(len(forecast.speed), self.global_batch / len(forecast.speed)))
+        return forecast.curves.batch_seconds(np.full(len(forecast.speed), self.global_batch / len(forecast.speed)))
 
     def _choice_sizes(self, forecast: Forecast) -> Array:
         """Return the sizes of each choice, ``[C, W]``, in fractions of samples.
@@ -96,10 +96,10 @@ class Hedging:
             size_CW = size_CW * (np.add.reduce(ran_W) / np.add.reduce(size_CW, axis=1))[:, None]
         elif len(ran_W) < 2:
             return
-        expected_W = batch_seconds(curves, ran_W)
+        expected_W = curves.batch_seconds(ran_W)
         # A time of more than twice the forecast is a pause or a jump: the excess does not depend on the size.
         bounded_W = np.minimum(seconds_W, 2.0 * expected_W)
-        seconds_CW = batch_seconds(curves, size_CW) * (bounded_W / expected_W) + (seconds_W - bounded_W)
+        seconds_CW = curves.batch_seconds(size_CW) * (bounded_W / expected_W) + (seconds_W - bounded_W)
         seconds_C = np.maximum.reduce(seconds_CW, axis=1)
         wait_C = np.log(seconds_C / np.minimum.reduce(seconds_C))
         # the last 50 iterations count; one counts as at most 3 in log time, as a single stall is no evidence

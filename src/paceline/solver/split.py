@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline._curves import Curves, batch_seconds
+from paceline._curves import Curves, LinearCurves
 
 
 class SplitStatus(Enum):
@@ -320,15 +320,12 @@ def _require_feasible(low: Array, high: Array, total_multiples: int, batch_multi
 
 
 @dataclass(frozen=True, eq=False)
-class SplitProblem:
+class SplitProblem(LinearCurves):
     """Curves of a fleet in which each worker gets ``lower`` to ``upper`` multiples of the batch, ``[W]``.
 
     Counts of multiples are whole numbers stored as float64, which is exact below 2**53.
     """
 
-    floor: Array
-    slope: Array
-    intercept: Array
     comm: Array
     lower: Array
     upper: Array
@@ -336,7 +333,7 @@ class SplitProblem:
 
     def seconds(self, multiples: Array) -> Array:
         """Return the seconds that workers take for these multiples, at least one each, with communication, ``[W]``."""
-        return batch_seconds(self, multiples * self.batch_multiple) + self.comm
+        return self.batch_seconds(multiples * self.batch_multiple) + self.comm
 
     def select(self, worker_indices: NDArray[np.intp]) -> SplitProblem:
         """Return the load of only these workers."""
