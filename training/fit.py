@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import logging
 import math
 import os
 import time
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 PredictorT = TypeVar("PredictorT", bound=Predictor)
-
-logger = logging.getLogger(__name__)
 
 LoadTraces = Callable[[], Iterator[Trace]]
 TraceSource = Iterable[Trace | str | Path] | Trace | str | Path
@@ -279,7 +276,6 @@ def fit(
     if start is not None:
         _start_from(fitted, load_model(start) if isinstance(start, str | Path) else start)
     source = traces if isinstance(traces, Source) else Source(traces, strict=strict)
-    began = time.perf_counter()
     with ExitStack() as stack:
         show = stack.enter_context(show_progress()) if progress is True else progress or (lambda current: None)
         is_held = held_out_predicate(hold_out, seed)
@@ -309,8 +305,6 @@ def fit(
     if (left := list(source.left_out.values())) and is_first:
         more = f"; and {len(left) - 10} more" if len(left) > 10 else ""
         warnings.warn(f"{len(left)} files were left out of the fit: {'; '.join(left[:10])}{more}", stacklevel=2)
-    kind, count = type(predictor).__name__, len(source.trace_names)
-    logger.info("fitted %s to %d traces in %.1f s", kind, count, _seconds_since(began))
     return fitted
 
 
@@ -372,8 +366,5 @@ def _report_reading(source: Source, report_progress: Callable[[FitProgress], Non
     for came, trace in enumerate(source, 1):
         yield trace
         done = len(source.trace_names)
-        report_progress(FitProgress("read", done, max(len(source), done), came / _seconds_since(began)))
-
-
-def _seconds_since(start_time: float) -> float:
-    return max(time.perf_counter() - start_time, 1e-9)
+        rate = came / max(time.perf_counter() - began, 1e-9)
+        report_progress(FitProgress("read", done, max(len(source), done), rate))
