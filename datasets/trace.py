@@ -195,6 +195,24 @@ class Trace:
             columns |= {name: self.covariates[:, :, d].ravel() for d, name in enumerate(self.covariate_names)}
         return pd.DataFrame(columns)
 
+    def plot(self, **options: Any) -> Any:
+        """Plot every worker's speed with pandas and Matplotlib, and return the axes.
+
+        Parameters
+        ----------
+        **options
+            Options of :meth:`pandas.DataFrame.plot`, such as ``ax`` or ``figsize``.
+
+        Raises
+        ------
+        ImportError
+            If Matplotlib is missing.
+        """
+        import pandas as pd
+
+        options = {"xlabel": "iteration", "ylabel": "samples/s", "title": self.name, **options}
+        return pd.DataFrame(self.speed, columns=list(self.workers)).plot(**options)
+
     @classmethod
     def from_frame(
         cls,

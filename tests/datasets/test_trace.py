@@ -228,6 +228,15 @@ def test_select_keeps_order_asked_for(iterations, names, count):
         trace[3]
 
 
+def test_plot_has_a_line_for_each_worker():
+    pytest.importorskip("matplotlib").use("Agg")
+    trace = whole(4, 3)
+    axes = trace.plot(title="speeds")
+    assert [line.get_label() for line in axes.lines] == list(trace.workers)
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), trace.speed[:, 1])
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("speeds", "iteration", "samples/s")
+
+
 def test_frame_meta_is_given_and_found():
     frame = pd.DataFrame({"worker": "a", "iteration": [0, 2], "samples": 1, "seconds": 1})
     trace = Trace.from_frame(frame, meta={"job": "x", "absent": "unknown"})
