@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._runtime import map_calls
-from paceline.predictors.arima_fit import Coefficients, Order, corrected_aic, fit_css
+from paceline.predictors.arima_fit import Coefficients, Order, corrected_aic, fit_css, fit_likelihood
 from paceline.predictors.fitting import FitOptions
 from paceline.predictors.fleet import FleetPredictor, require_int, validated_covariate_names
 from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED
@@ -123,15 +123,17 @@ class ARIMA(FleetPredictor):
         settled elsewhere, or of the speeds so far for a worker that was not fitted.
     covariates
         Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    method
+        ``"css"``, the conditional sum of squares, or ``"likelihood"``, statsmodels' maximum likelihood on the worker's
+        longest trace. The common coefficients always come from css.
     log_speed
         Whether it models the log speed, so that forecasts are positive and noise is relative.
 
     Notes
     -----
-    The model is that of statsmodels' ``ARIMA(exog=...)``, fitted by the conditional sum of squares. The state space is
-    that of A. C. Harvey, *Forecasting, structural time series models and the Kalman filter*, 1989; the fit's start is
-    that of E. J. Hannan and J. Rissanen, "Recursive estimation of mixed autoregressive-moving average order",
-    Biometrika 69, 1982.
+    The model is that of statsmodels' ``ARIMA(exog=...)``. The state space is that of A. C. Harvey, *Forecasting,
+    structural time series models and the Kalman filter*, 1989; the fit's start is that of E. J. Hannan and
+    J. Rissanen, "Recursive estimation of mixed autoregressive-moving average order", Biometrika 69, 1982.
 
     Examples
     --------
@@ -154,13 +156,17 @@ class ARIMA(FleetPredictor):
         self,
         order: Sequence[int] | None = None,
         covariates: Sequence[str] | None = None,
+        method: str = "css",
         log_speed: bool = True,
     ) -> None:
         if order is not None:
             order = _validate_order(order)
+        if method not in {"css", "likelihood"}:
+            raise ValueError(f"method must be 'css' or 'likelihood', got {method!r}")
         super().__init__()
         self.order = order
         self.covariates = None if covariates is None else validated_covariate_names(covariates)
+        self.method = method
         self.log_speed = log_speed
         # until fitted, a local level that forecasts like an EWMA of weight 0.3: order (0, 1, 1)
         self.order_ = (0, 1, 1)
@@ -289,8 +295,9 @@ class ARIMA(FleetPredictor):
         count = covariates_TND.shape[2]
         if not self.order_[1]:
             covariates_TND = np.concatenate([covariates_TND, np.ones((*value_TN.shape, 1))], axis=2)
+        fit_one = fit_likelihood if self.method == "likelihood" else fit_css
         calls = [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in columns_by_worker.values()]
-        fits = map_calls(fit_css, calls)
+        fits = map_calls(fit_one, calls)
         for (name, columns), (fit, _) in zip(columns_by_worker.items(), fits, strict=True):
             range_2D = _covariate_range(covariates_TND[:, columns, :count])
             constant = float(fit.covariates[count:].sum())

@@ -1,4 +1,4 @@
-"""Fitting ARIMA with covariates: conditional sum of squares by Gauss-Newton.
+"""Fitting ARIMA with covariates: conditional sum of squares by Gauss-Newton, or statsmodels' likelihood.
 
 Several series may share one set of coefficients.
 Axes: T iterations, N series, D covariates (and a constant), K coefficients, P and Q lags, L lags, M values that count.
@@ -6,6 +6,8 @@ Axes: T iterations, N series, D covariates (and a constant), K coefficients, P a
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline._require import require
 
 Order = tuple[int, int, int]
 
@@ -21,6 +24,8 @@ LONG_AR_LAGS = 8
 
 Every fit leaves out this many iterations at the start, so that fits of different orders compare on the same values.
 """
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +166,29 @@ def corrected_aic(loss: float, values: int, coefficients: int) -> float:
     k = coefficients + 1
     # A constant series has a loss of zero, whose logarithm would be -inf.
     return values * float(np.log(max(loss, 1e-300))) + 2.0 * k + 2.0 * k * (k + 1) / max(values - k - 1, 1)
+
+
+def fit_likelihood(value_TN: Array, covariates_TND: Array, order: Order) -> tuple[Coefficients, float]:
+    """Return statsmodels' maximum likelihood fit of the longest series, and the mean square of its innovations.
+
+    A column of ones among the covariates stands for the constant.
+    """
+    require("statsmodels", needed_by='ARIMA(method="likelihood")', extra="arima")
+    from statsmodels.tsa.arima import model as reference
+
+    longest, count = int(np.isfinite(value_TN).sum(axis=0).argmax()), covariates_TND.shape[2]
+    exog = covariates_TND[:, longest] if count else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the only one that matters, non-convergence, is read from the result
+        result = reference.ARIMA(value_TN[:, longest], exog=exog, order=order, trend="n").fit()
+    if not result.mle_retvals["converged"]:
+        logger.warning(
+            "the likelihood of ARIMA%s did not converge, so its last coefficients are used; fit it to longer traces, "
+            "or choose a smaller order",
+            order,
+        )
+    covariates, ar, ma = np.split(np.asarray(result.params)[:-1], np.cumsum([count, order[0]]))
+    return Coefficients(covariates, ar, ma), float(result.mse)
 
 
 # -- what the fits are made of -----------------------------------------------------------------------------------

@@ -27,6 +27,13 @@ CALLS = {
     "sklearn": [
         ("lab", "from paceline.lab import *; experiment(ExperimentSetting())"),
     ],
+    "statsmodels": [
+        (
+            "arima",
+            "from paceline.predictors import ARIMA; from paceline.datasets import recorded; "
+            "ARIMA(method='likelihood').fit(recorded.load_split('fit')[:1])",
+        )
+    ],
     "jinja2": [("report", "from paceline.report import *; write_page({}, 'x.html')")],
     "tensorboard": [("metrics", "from paceline.recording import TensorBoard; TensorBoard('runs')")],
     "prometheus_client": [("metrics", "from paceline.recording import Prometheus; Prometheus(0)")],

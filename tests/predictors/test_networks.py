@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.predictors import (
+    ARIMA,
     LSTM,
     NARX,
     Auto,
@@ -16,12 +17,16 @@ from paceline.predictors import (
 )
 from paceline.training import FitProgress, fit
 
+LATER = {"torch": [NARX, GatedNARX, SimpleRNN, LSTM, Auto]}
+LATER |= {"statsmodels": [lambda: ARIMA(order=(1, 0, 0), method="likelihood")]}
+EXTRAS = {"torch": "torch", "statsmodels": "arima"}
+
 
 @pytest.mark.parametrize("fits", [lambda model, trace: model.fit([trace]), lambda model, trace: fit(model, [trace])])
-@pytest.mark.parametrize("make", [NARX, GatedNARX, SimpleRNN, LSTM, Auto])
-def test_missing_library_named_by_fit(monkeypatch, make, fits):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ImportError, match=r"`torch` is needed by .*\[torch\]"):
+@pytest.mark.parametrize(("library", "make"), [(library, make) for library, kinds in LATER.items() for make in kinds])
+def test_missing_library_named_by_fit(monkeypatch, library, make, fits):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=rf"`{library}` is needed by .*\[{EXTRAS[library]}\]"):
         fits(make(), checks.example_trace())
 
 

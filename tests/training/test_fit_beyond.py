@@ -52,7 +52,7 @@ def test_fitting_together_without_torchrun_is_refused(monkeypatch):
 def results():
     """Return what joblib spreads: a fit worker by worker, and a leaderboard without its times."""
     traces = [wavy(seed, iterations=60) for seed in range(3)]
-    arima = fit(ARIMA(order=(1, 0, 0), covariates=()), traces)
+    arima = fit(ARIMA(order=(1, 0, 0), method="likelihood", covariates=()), traces)
     board = leaderboard({"ewma": EWMA(), "rls": RLS(covariates=()), "arima": arima}, traces, warmup=10)
     frames = board.workers.to_json(double_precision=15), board.jobs.drop(columns="microseconds").to_json()
     return learned(arima), frames
