@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._curves import Curves
+from paceline._text import join_names
 from paceline.predictors.curve_fit import fit_curve, weights_by_nearness, weights_by_uncertainty
 from paceline.predictors.fitting import FitOptions, fit_with
-from paceline.predictors.fleet import DAMAGED, shorten_names
+from paceline.predictors.fleet import DAMAGED
 from paceline.predictors.named import named
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED, Forecast, Report
@@ -199,8 +200,8 @@ class BatchTime(NestedPredictor):
         named = [worker for worker in workers if worker in devices]
         if workers and devices and not named:
             raise ValueError(
-                f"none of the workers in devices ({shorten_names(tuple(devices))}) is in the fleet "
-                f"({shorten_names(workers)}): use the fleet's worker names as keys"
+                f"none of the workers in devices ({join_names(tuple(devices))}) is in the fleet "
+                f"({join_names(workers)}): use the fleet's worker names as keys"
             )
         unknown = sorted({devices[worker] for worker in named} - set(self.curves_))
         if self.curves_ and unknown:

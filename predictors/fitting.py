@@ -132,26 +132,14 @@ def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:
 
 @dataclass(frozen=True)
 class FitProgress:
-    """Progress of a fit.
+    """Progress of a fit. Training may end before the total, when the loss on held-out windows stops falling."""
 
-    Parameters
-    ----------
-    stage
-        What is being done: ``"read"``, ``"windows"``, or the name of the network that trains.
-    done, total
-        Traces or windows done, of how many. Training may end earlier, when the loss on held-out windows stops falling.
-    rate
-        Traces or windows per second; NaN until known.
-    loss, held_out
-        The newest batch's loss, and the least loss on held-out windows; NaN before the first.
-    """
-
-    stage: str
-    done: int
+    stage: str  # what is being done: "read", "windows" or "training"
+    done: int  # traces or windows
     total: int
-    rate: float = float("nan")
-    loss: float = float("nan")
-    held_out_loss: float = float("nan")
+    rate: float = float("nan")  # traces or windows per second; NaN until known
+    loss: float = float("nan")  # of the newest batch; NaN before the first
+    held_out_loss: float = float("nan")  # the least on held-out windows; NaN before the first
 
     @property
     def seconds_left(self) -> float:

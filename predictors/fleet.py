@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask, any_true
+from paceline._text import join_names
 from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED, Forecast, Predictor, Report
 
 if TYPE_CHECKING:
@@ -401,7 +402,7 @@ class FleetPredictor(Params):
 
     def _worker_index(self, worker: str) -> int:
         if worker not in self.workers:
-            raise ValueError(f"worker {worker!r} is not in the fleet of {shorten_names(self.workers)}")
+            raise ValueError(f"worker {worker!r} is not in the fleet: {join_names(self.workers, limit=8)}")
         return self.workers.index(worker)
 
     def _validate_new_name(self, worker: str) -> str:
@@ -437,12 +438,6 @@ class FleetPredictor(Params):
 def _to_fortran_order(worker_states: dict[str, Array]) -> dict[str, Array]:
     """Lay the workers side by side in memory (Fortran order): work on many short rows is then several times faster."""
     return {name: np.asfortranarray(values) for name, values in worker_states.items()}
-
-
-def shorten_names(names: Sequence[str], limit: int = 8) -> str:
-    """Return a list of names for a message: the number, and the first few of many."""
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return f"{len(names)}: {list(names[:limit])}{more}"
 
 
 def _validate_name(worker: object) -> str:
