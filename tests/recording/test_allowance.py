@@ -13,7 +13,7 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.recording.allowance import CPUSnapshot, QuotaTracker, sustained_seconds
+from paceline.recording.control_group import CPUSnapshot, QuotaTracker, sustained_seconds
 from paceline.recording.torch.busy_time import BusyTimer, CPUEvents
 from paceline.torch import BalancedLoader, attach
 

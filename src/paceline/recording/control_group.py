@@ -1,4 +1,4 @@
-"""The Linux control group of a process: how much CPU it may use, and where to read its counters.
+"""The Linux control group of a process: its CPU quota and counters, and how long work takes if the quota lasts.
 
 Version 1 keeps every controller in its own folder tree, version 2 keeps all in one; many machines mount both. The
 quotas of all parent groups bind a group as well.
@@ -10,8 +10,10 @@ import math
 import os
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
 class CounterRate:
@@ -50,15 +52,10 @@ class KernelFile:
             return b""
 
 
-def parse_number(text: bytes) -> float:
-    """Return the number at the start of a text, NaN if there is none."""
-    word, *_ = text.split(None, 1) or [b""]
+def parse_field(text: bytes, key: bytes = b"") -> float:
+    """Return the number that follows a key, or that at the start of the text; NaN if there is none."""
+    word, *_ = (text.partition(key)[2] if key else text).split(None, 1) or [b""]
     return float(word) if word.isdigit() else math.nan
-
-
-def parse_field(text: bytes, key: bytes) -> float:
-    """Return the number that follows a key, NaN if the key is absent."""
-    return parse_number(text.partition(key)[2])
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ def parse_quota_cores(text: bytes) -> float:
 
 def parse_usage_seconds(text: bytes) -> float:
     """Return the CPU seconds that a group has used, from ``cpu.stat`` (version 2) or ``cpuacct.usage``."""
-    return parse_field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else parse_number(text) * 1e-9
+    return parse_field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else parse_field(text) * 1e-9
 
 
 def _read_quota_cores(folder: Path) -> float:
@@ -162,3 +159,131 @@ def _resolve_lineage(mount: Path, path: str) -> tuple[Path, ...]:
 
 def _read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if os.access(path, os.R_OK) else []
+
+
+# -- the quota, and how long work takes if it lasts -------------------------------------------------------------------
+
+
+def throttled_seconds(group: ControlGroup | None) -> Callable[[], float]:
+    """Return a function that reads for how long a control group, or a parent, had used up its quota so far.
+
+    These are seconds, summed over cores: 0 without a group, NaN if it was removed. A quota may be set at any time, so a
+    group without one is read as well. Parents are read because a quota is often set on one of them, and the worker's
+    own counter then stands still.
+    """
+    files = [KernelFile(folder / "cpu.stat") for folder in group.lineage] if group else []
+    # The root has no such counter.
+    files[1:] = [file for file in files[1:] if _parse_throttled_seconds(file.read()) is not None]
+
+    def read() -> float:
+        texts = [file.read() for file in files]
+        if texts and not texts[0]:  # the group was removed
+            return math.nan
+        # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
+        return sum((_parse_throttled_seconds(text) or 0.0 for text in texts), 0.0)
+
+    return read
+
+
+def _parse_throttled_seconds(text: bytes) -> float | None:
+    if b"throttled_usec" in text:  # version 2; version 1 counts nanoseconds
+        return parse_field(text, b"throttled_usec") * 1e-6
+    return parse_field(text, b"throttled_time") * 1e-9 if b"throttled_time" in text else None
+
+
+def quota_cores(group: ControlGroup | None) -> Callable[[], float]:
+    """Return a function that reads the smallest quota, in cores, of a control group and its parents.
+
+    It is the number of the machine's cores if there is none, and NaN if the group was removed.
+    """
+    pairs = [[KernelFile(path) for path in quota_files(folder)] for folder in (group.lineage if group else ())]
+    machine_cores = float(os.cpu_count() or 1)  # asked once: it takes 8 us
+
+    def read() -> float:
+        texts = [b" ".join([file.read() for file in pair]) for pair in pairs]
+        quotas = [parse_quota_cores(text) for text in texts if len(text.split()) > 1]  # the tree's root has none
+        if pairs and not quotas:
+            return math.nan
+        lowest = min(quotas, default=math.inf)
+        return lowest if lowest < math.inf else machine_cores
+
+    return read
+
+
+class CPUSnapshot(NamedTuple):
+    """Seconds of CPU time that a process has used, and seconds for which its group was throttled, so far."""
+
+    cpu: float = 0.0
+    throttled: float = 0.0
+
+
+class QuotaTracker:
+    """Tracks the CPU quota of this process's control group, and the CPU time that the process uses.
+
+    ``cores`` is the quota; infinite without one, and NaN where other processes use a good part of it.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._quota_cores = self.cores = math.inf
+        self._uses_most_of_quota = True
+        self._open_files()
+
+    def snapshot(self) -> CPUSnapshot:
+        """Return the CPU time used so far; only differences mean something."""
+        # Nothing is throttled without a quota. This is asked twice in every step, when the caches hold the model: to
+        # read the kernel's count took longer than all else that is measured.
+        if self._quota_cores < math.inf:
+            self._throttled_seconds = self._read_throttled()
+        return CPUSnapshot(time.process_time(), self._throttled_seconds)
+
+    def refresh(self) -> None:
+        """Read the current quota."""
+        cores = self._read_quota()
+        cores = math.inf if not cores < self._machine_cores else cores  # also without groups, where it is NaN
+        if cores != self._quota_cores:  # another group's quota may bind from now on
+            self._quota_cores = cores
+            self._open_files()
+        self.cores = math.nan if math.isfinite(cores) and not self._check_uses_most_of_quota() else cores
+
+    def _open_files(self) -> None:
+        group = ControlGroup.current(self._root)
+        self._read_quota, self._machine_cores = quota_cores(group), float(os.cpu_count() or 1)
+        self._read_throttled = throttled_seconds(group)
+        self._throttled_seconds = self._read_throttled()
+        self._usage = KernelFile(group.usage) if group else None
+        self._last: tuple[float, float, float] | None = None  # when, and seconds used by the process and its group
+
+    def _check_uses_most_of_quota(self) -> bool:
+        """Return whether this process uses most of the quota, by CPU times since the last check."""
+        now, last = time.monotonic(), self._last
+        # the kernel counts a group's CPU time in ticks of some ms
+        if self._usage is not None and (last is None or now - last[0] >= 0.1):
+            _, process, group = self._last = now, time.process_time(), parse_usage_seconds(self._usage.read())
+            if last is not None:
+                # Workers that share one quota are limited by it together: it counts only for the process that uses
+                # most of it. False too if the group's time is not counted, as is possible in version 1.
+                self._uses_most_of_quota = process - last[1] >= 0.8 * (group - last[2])
+        return self._uses_most_of_quota
+
+
+def sustained_seconds(seconds: float, cpu_used: CPUSnapshot, cores: float, threads: int = 1) -> float:
+    """Return how long work takes if the quota holds for all of it.
+
+    A quota grants a budget per period, of 100 ms as a rule. Work that follows a wait finds an unspent budget and runs
+    at full speed; longer work is stopped until the next period. So what one step took says little about the next: at a
+    quarter of a core the same 11 ms of computing take 11 ms, or 86. In the long run they take 11 / 0.25 = 44 ms.
+
+    ``seconds`` is what the work took, waiting for others left out, and ``cores`` the quota that holds from now on;
+    infinite for none, NaN if it is not known. Throttled seconds are counted on every core that ``threads`` use.
+
+    >>> short, long = CPUSnapshot(cpu=0.011), CPUSnapshot(cpu=0.011, throttled=0.075)
+    >>> sustained_seconds(0.011, short, cores=0.25), sustained_seconds(0.086, long, cores=0.25)
+    (0.044, 0.044)
+    """
+    if math.isnan(cores):
+        return seconds
+    running = seconds
+    if cpu_used.throttled > 0:  # a CPU second takes at least this long, whatever was counted as throttled
+        running = min(seconds, max(seconds - cpu_used.throttled / threads, cpu_used.cpu / threads))
+    return max(running, cpu_used.cpu / cores)

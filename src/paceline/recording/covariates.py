@@ -21,9 +21,9 @@ from paceline.recording.control_group import (
     CounterRate,
     KernelFile,
     parse_field,
-    parse_quota_cores,
     parse_usage_seconds,
-    quota_files,
+    quota_cores,
+    throttled_seconds,
 )
 
 if TYPE_CHECKING:
@@ -127,55 +127,9 @@ def _nvml_handle(nvml: Any, index: int) -> Any:
 ROOT = Path("/")
 
 
-def throttled_seconds(group: ControlGroup | None) -> Callable[[], float]:
-    """Return a function that reads for how long a control group, or a parent, had used up its quota so far.
-
-    These are seconds, summed over cores: 0 without a group, NaN if it was removed. A quota may be set at any time, so a
-    group without one is read as well. Parents are read because a quota is often set on one of them, and the worker's
-    own counter then stands still.
-    """
-    files = [KernelFile(folder / "cpu.stat") for folder in group.lineage] if group else []
-    # The root has no such counter.
-    files[1:] = [file for file in files[1:] if _parse_throttled_seconds(file.read()) is not None]
-
-    def read() -> float:
-        texts = [file.read() for file in files]
-        if texts and not texts[0]:  # the group was removed
-            return math.nan
-        # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
-        return sum((_parse_throttled_seconds(text) or 0.0 for text in texts), 0.0)
-
-    return read
-
-
 def throttled_share(group: ControlGroup | None) -> Reading:
     """Return the covariate of throttled seconds, summed over cores, per second; 0 without a group or quota."""
     return Reading("throttled", "s per s of wall time", throttled_seconds(group), is_cumulative=group is not None)
-
-
-def _parse_throttled_seconds(text: bytes) -> float | None:
-    if b"throttled_usec" in text:  # version 2; version 1 counts nanoseconds
-        return parse_field(text, b"throttled_usec") * 1e-6
-    return parse_field(text, b"throttled_time") * 1e-9 if b"throttled_time" in text else None
-
-
-def quota_cores(group: ControlGroup | None) -> Callable[[], float]:
-    """Return a function that reads the smallest quota, in cores, of a control group and its parents.
-
-    It is the number of the machine's cores if there is none, and NaN if the group was removed.
-    """
-    pairs = [[KernelFile(path) for path in quota_files(folder)] for folder in (group.lineage if group else ())]
-    machine_cores = float(os.cpu_count() or 1)  # asked once: it takes 8 us
-
-    def read() -> float:
-        texts = [b" ".join([file.read() for file in pair]) for pair in pairs]
-        quotas = [parse_quota_cores(text) for text in texts if len(text.split()) > 1]  # the tree's root has none
-        if pairs and not quotas:
-            return math.nan
-        lowest = min(quotas, default=math.inf)
-        return lowest if lowest < math.inf else machine_cores
-
-    return read
 
 
 def default_covariates(root: Path = ROOT) -> list[Covariate]:

@@ -38,7 +38,7 @@ class Iteration:
     worker: str  # the one that holds the record
     sizes: Sizes  # samples that each worker processed, of all micro-batches of the optimizer step, [W]
     # Own compute time of each worker for them, [W]; NaN where there was no report. Under a CPU quota it is what they
-    # take if the quota lasts (paceline.recording.allowance.sustained_seconds).
+    # take if the quota lasts (paceline.recording.control_group.sustained_seconds).
     seconds: Array
     forecast_seconds: Array  # what the plan in use expected each worker to take for these sizes, [W]
     # From each worker's last gradient being ready to the sum over all workers being there, [W], waiting included. Of

@@ -16,7 +16,7 @@ from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.policy import Policy, default_batch_multiple
 from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
-from paceline.recording.allowance import QuotaTracker
+from paceline.recording.control_group import QuotaTracker
 from paceline.recording.covariates import Covariate
 from paceline.recording.torch.busy_time import BusyTimer, CPUEvents, choose_events
 from paceline.torch.balance import Balance, LossScaling

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paceline.recording.allowance import CPUSnapshot, QuotaTracker, sustained_seconds
+from paceline.recording.control_group import CPUSnapshot, QuotaTracker, sustained_seconds
 
 if TYPE_CHECKING:
     import torch
