@@ -285,10 +285,12 @@ class FleetPredictor(Params):
         self._require_fleet()
         return self.make_forecast(self._validated_covariates(covariates), horizon)
 
-    def predict_frame(self, horizons: Sequence[int] = (1,), *, covariates: ArrayLike | None = None) -> pd.DataFrame:
+    def predict_frame(
+        self, horizons: Sequence[int] = (1,), *, covariates: ArrayLike | None = None, interval: float = 0.9
+    ) -> pd.DataFrame:
         """Forecast several horizons, in iterations ahead, as a tidy frame: a row for each horizon and worker.
 
-        The speed lies between ``low`` and ``high`` with a probability of 90%.
+        The speed lies between ``low`` and ``high`` with the probability ``interval``.
 
         Examples
         --------
@@ -307,10 +309,12 @@ class FleetPredictor(Params):
 
         if isinstance(horizons, str) or not isinstance(horizons, Iterable) or not len(horizons):
             raise TypeError(f"horizons must be a list of numbers of iterations, such as [1, 5, 20], got {horizons!r}")
+        if not 0.0 < interval < 1.0:
+            raise ValueError(f"interval must lie strictly between 0 and 1, got {interval}")
         parts = []
         for horizon in horizons:
             forecast = self.predict(covariates=covariates, horizon=horizon)
-            low, high = forecast.quantile(0.05), forecast.quantile(0.95)
+            low, high = forecast.quantile((1.0 - interval) / 2), forecast.quantile((1.0 + interval) / 2)
             columns = {"speed": forecast.speed, "low": low, "high": high}
             parts.append(pd.DataFrame({"horizon": horizon, "worker": list(self.workers), **columns}))
         return pd.concat(parts, ignore_index=True)

@@ -160,13 +160,15 @@ def test_frame_has_the_forecasts_of_all_horizons():
     model.reset(["a", "b"])
     for k in range(30):
         model.observe(Report(samples=[64, 64], seconds=[1.0 + 0.1 * (k % 3), 2.0]))
-    frame = model.predict_frame([1, 5])
+    frame = model.predict_frame([1, 5], interval=0.5)
     for horizon, rows in frame.groupby("horizon"):
         forecast = model.predict(horizon=horizon)
         assert list(rows["worker"]) == ["a", "b"]
-        for column, expected in (("speed", forecast.speed), ("low", forecast.quantile(0.05))):
+        for column, expected in (("speed", forecast.speed), ("low", forecast.quantile(0.25))):
             np.testing.assert_array_equal(rows[column], expected)
         assert (rows["low"] <= rows["high"]).all()
     for horizons in (5, []):
         with pytest.raises(TypeError, match=re.escape(f"such as [1, 5, 20], got {horizons}")):
             model.predict_frame(horizons)
+    with pytest.raises(ValueError, match="interval must lie strictly between 0 and 1, got 90"):
+        model.predict_frame(interval=90)
