@@ -154,11 +154,17 @@ class FleetPredictor(Params):
     columns: int = 1
     """Forecasts that it makes of each worker: above 1 only for experts that a mixture asks."""
 
-    _cached_covariates: tuple[bytes, Array] = (b"", np.empty((0, 0)))
-
     def __init__(self) -> None:
         self.state: dict[str, Array] = {}
         self.shared_state: dict[str, Array] = {}
+        self._cached_covariates: tuple[bytes, Array] = (b"", np.empty((0, 0)))
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__") and "_cached_covariates" not in self.__dict__:
+            code = type(self).__init__.__code__
+            place = f"{code.co_filename}, line {code.co_firstlineno}"
+            raise RuntimeError(f"{type(self).__qualname__}.__init__ ({place}) must call super().__init__()")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # -- what a predictor overrides ----------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def test_batch_time_refuses_a_device_without_a_curve():
 
 
 def test_batch_time_refuses_devices_of_no_worker():
-    with pytest.raises(ValueError, match=r"\['rank-0'\].*\['rank0', 'rank1'\]"):
+    with pytest.raises(ValueError, match=r"\(rank-0\).*\(rank0 and rank1\)"):
         BatchTime(devices={"rank-0": "t4"}).reset(["rank0", "rank1"])
 
 
@@ -78,7 +78,7 @@ def test_fit_warns_of_a_constant_covariate(kind):
 def test_leave_names_few_of_many_workers():
     model = LastValue()
     model.reset([f"w{k}" for k in range(201)])
-    with pytest.raises(ValueError, match=r"'zzz'.*201") as refused:
+    with pytest.raises(ValueError, match=r"'zzz'.*w7 and 193 others") as refused:
         model.leave("zzz")
     assert len(str(refused.value)) < 200
 
