@@ -53,10 +53,10 @@ class RowCounts:
         """Count dropped rows."""
         self._rows[reason] += int(count)
 
-    def keep_rows(self, rows: pd.DataFrame, kept: pd.Series[bool] | NDArray[np.bool_], reason: str) -> pd.DataFrame:
-        """Return the rows for which ``kept`` is true, and count the others as dropped."""
-        self.drop_rows(reason, len(rows) - int(np.count_nonzero(kept)))
-        return rows[kept]
+    def keep_rows(self, rows: pd.DataFrame, mask: pd.Series[bool] | NDArray[np.bool_], reason: str) -> pd.DataFrame:
+        """Return the rows for which ``mask`` is true, and count the others as dropped."""
+        self.drop_rows(reason, len(rows) - int(np.count_nonzero(mask)))
+        return rows[mask]
 
     def drop_cells(self, reason: str, count: float) -> None:
         """Count dropped single values; their rows stay, with NaN."""

@@ -50,8 +50,8 @@ def stuck_covariates_note(trace: Trace) -> str:
         start_R = np.flatnonzero(np.append(True, ~equal_TD.all(axis=1)))
         length_R = np.diff(start_R, append=len(trace))[known_TD[start_R].any(axis=1)]
         if len(length_R) > 1:
-            usual = (length_R.sum() - length_R.max()) / (len(length_R) - 1)
-            rows = length_R[length_R >= max(20.0, 10.0 * usual)].sum()
+            mean_length = (length_R.sum() - length_R.max()) / (len(length_R) - 1)
+            rows = length_R[length_R >= max(20.0, 10.0 * mean_length)].sum()
             still += [f"{rows} iterations of {name}"] if rows else []
     more = [f"and others of {len(still) - 5} more workers"] if len(still) > 5 else []
     return "all covariates stand still for " + ", ".join([*still[:5], *more]) if still else ""

@@ -365,14 +365,16 @@ def _widen_to_runs(runs: Sequence[Simulation]) -> Simulation:
 
 def _subtract_overhead(simulation: Simulation, seconds_TW: Array) -> Simulation:
     """Return what is saved once the time that balancing takes in every iteration is subtracted."""
-    # seconds that balancing adds to an iteration: least, usual and most (benchmarks/simulate.md)
-    least, usual, most = (seconds / float(seconds_TW.max(axis=1).mean()) for seconds in (0.0004, 0.001, 0.002))
+    # seconds that balancing adds to an iteration: at least, usually and at most (benchmarks/simulate.md)
+    min_overhead, overhead, max_overhead = (
+        seconds / float(seconds_TW.max(axis=1).mean()) for seconds in (0.0004, 0.001, 0.002)
+    )
     return replace(
         simulation,
-        saving=simulation.saving - usual,
-        max_saving=simulation.max_saving - usual,
-        low=simulation.low - most,
-        high=simulation.high - least,
+        saving=simulation.saving - overhead,
+        max_saving=simulation.max_saving - overhead,
+        low=simulation.low - max_overhead,
+        high=simulation.high - min_overhead,
     )
 
 

@@ -318,11 +318,11 @@ class ARIMA(FleetPredictor):
             if not self.covariate_names_:
                 continue
             # the covariates of each iteration as the serving code would have seen them: the last known ones
-            given_TWD = np.asarray(trace.covariates_named(self.covariate_names_))
-            known_TWD = np.where(np.abs(given_TWD) < MAX_VALUE, given_TWD, np.nan)
+            raw_TWD = np.asarray(trace.covariates_named(self.covariate_names_))
+            known_TWD = np.where(np.abs(raw_TWD) < MAX_VALUE, raw_TWD, np.nan)
             standard_TWD = (known_TWD - self.covariate_mean_) / self.covariate_scale_
             clipped = pd.DataFrame(standard_TWD.reshape(len(trace), -1)).clip(*CLIP_RANGE)
-            covariates_TND[: len(trace), columns] = clipped.ffill().fillna(0.0).to_numpy().reshape(given_TWD.shape)
+            covariates_TND[: len(trace), columns] = clipped.ffill().fillna(0.0).to_numpy().reshape(raw_TWD.shape)
         return names, value_TN, covariates_TND
 
     # -- saving --------------------------------------------------------------------------------------------------

@@ -112,18 +112,18 @@ class CorrectedEWMAs(FleetPredictor):
 
     def _learn(self, log_speed_W: Array, deviations: _CovariateDeviations) -> None:
         """Add this iteration's examples, and move the covariates' averages as that of the speed will move."""
-        rows, seen_W, usual_W = self.state, self.state["seen"], self.state["error"]
+        rows, seen_W, mean_error_W = self.state, self.state["seen"], self.state["error"]
         off_W = log_speed_W - np.log(rows["level"][:, self.corrected_column])
-        size_W, scale_W = np.abs(off_W - deviations.correction_W), np.maximum(usual_W, MIN_ERROR)
+        size_W, scale_W = np.abs(off_W - deviations.correction_W), np.maximum(mean_error_W, MIN_ERROR)
         # Huber's weight, in units of each worker's errors
         weight_W = 1.0 / (np.maximum(size_W / HUBER_BOUND, scale_W) * scale_W)
-        error_W = usual_W + 0.05 * (np.minimum(size_W, 5.0 * usual_W) - usual_W)
+        error_W = mean_error_W + 0.05 * (np.minimum(size_W, 5.0 * mean_error_W) - mean_error_W)
         rate_W1 = self._newest_weights(self._weights[self.corrected_column])
         level_WD = deviations.current_WD - (1.0 - rate_W1) * deviations.deviation_WD
         reported_W = np.isfinite(off_W)
-        example_W = reported_W & np.isfinite(usual_W) & (seen_W >= 4)
+        example_W = reported_W & np.isfinite(mean_error_W) & (seen_W >= 4)
         weight_W, off_W = np.where(example_W, weight_W, 0.0), np.where(example_W, off_W, 0.0)
-        error_W = np.where(reported_W, np.where(np.isnan(usual_W), size_W, error_W), usual_W)
+        error_W = np.where(reported_W, np.where(np.isnan(mean_error_W), size_W, error_W), mean_error_W)
         before_WD = rows["covariate_level"]
         level_WD = np.where(reported_W[:, None] & np.isfinite(level_WD), level_WD, before_WD)
         level_WD = np.where(np.isnan(before_WD), deviations.current_WD, level_WD)

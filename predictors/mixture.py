@@ -79,8 +79,8 @@ class Mixture(NestedPredictor):
         self.experts = tuple(experts)
         self._inner = tuple(map(as_fleet_predictor, self.experts))
         # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
-        asked = {type(inner).forecast_speed_at for inner in self._inner}
-        self._single_query = asked == {FleetPredictor.forecast_speed_at}
+        query_methods = {type(inner).forecast_speed_at for inner in self._inner}
+        self._single_query = query_methods == {FleetPredictor.forecast_speed_at}
         self._columns = sum(inner.columns for inner in self._inner)
         self._cached_forecasts: dict[int, _CachedForecast] = {}
 

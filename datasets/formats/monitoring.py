@@ -228,8 +228,8 @@ def read_nvidia_smi(path: Path, row_counts: RowCounts, *, period: float | None =
     if rows.empty:
         raise ValueError(f"{path} has no rows")
     between = rows.sort_values("start").groupby("worker")["start"].diff()
-    usual = float(between[between > 0].median())
-    column_mapping = ColumnMapping(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
+    median_gap = float(between[between > 0].median())
+    column_mapping = ColumnMapping(period=period or (max(round(median_gap, 2), 0.01) if median_gap > 0 else 1.0))
     meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
     yield make_trace(map_table(path, rows, column_mapping, row_counts, meta))
 

@@ -54,8 +54,8 @@ def step_deviations(record: RankRecord, expected_step: StepRecord, actual_step: 
     if not all(array.dtype == np.float64 for array in moved.values()):
         return gradients  # a step's rounding is as large as the step, so parameters say nothing that gradients do not
     # Where a gradient is zero but for rounding, as at an attention's key bias, Adam moves by whole steps all the same.
-    least = 1e-11 * max((max_abs(array) for array in expected_step.gradients.values()), default=0.0)
-    counted = {name: (np.abs(array) >= least) | (array == 0) for name, array in expected_step.gradients.items()}
+    min_size = 1e-11 * max((max_abs(array) for array in expected_step.gradients.values()), default=0.0)
+    counted = {name: (np.abs(array) >= min_size) | (array == 0) for name, array in expected_step.gradients.items()}
     parameters = {
         name: max_abs_difference(array * counted.get(name, True), others[name] * counted.get(name, True))
         / (longest or 1.0)

@@ -103,8 +103,8 @@ def sparkline(values: Array, width: int = 60) -> tuple[str, float]:
     # A little above the 95th percentile, to leave room for ordinary scatter, but at most 3 medians: among few bars,
     # that percentile is an outlier itself.
     top, steps = min(max(known), 1.2 * high, 3.0 * float(np.median(known))) or 1.0, len(LEVELS) - 1
-    drawn = (" " if np.isnan(one) else ABOVE if one > top else LEVELS[round(one / top * steps)] for one in means_B)
-    return "".join(drawn), top
+    bars = (" " if np.isnan(one) else ABOVE if one > top else LEVELS[round(one / top * steps)] for one in means_B)
+    return "".join(bars), top
 
 
 def _format_speed(samples_a_second: float) -> str:
@@ -195,12 +195,12 @@ def _file_alarms(run: Run | AsyncRun, record_noun: str) -> Iterator[Text]:
         yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 
-def is_long_silence(silent_seconds: float, usual_seconds: float) -> bool:
+def is_long_silence(silent_seconds: float, typical_seconds: float) -> bool:
     """Return whether a silence is far longer than the usual time between two reports, in seconds; NaN if unknown.
 
     Less than three seconds or five usual times may be a checkpoint being written, or a slow file system.
     """
-    return silent_seconds > max(3.0, 5.0 * usual_seconds if np.isfinite(usual_seconds) else 0.0)
+    return silent_seconds > max(3.0, 5.0 * typical_seconds if np.isfinite(typical_seconds) else 0.0)
 
 
 def typical_seconds(run: Run | AsyncRun) -> float:

@@ -109,8 +109,8 @@ class Bounds:
         """Return the best split whose sizes are at most this many samples away from equal ones."""
         low, high, step = self.low, self.high, self.batch_multiple
         if max_deviation < np.inf:
-            whole = np.floor(max_deviation / step) * step
-            low, high = np.maximum(low, self.equal_sizes - whole), np.minimum(high, self.equal_sizes + whole)
+            max_change = np.floor(max_deviation / step) * step
+            low, high = np.maximum(low, self.equal_sizes - max_change), np.minimum(high, self.equal_sizes + max_change)
         return split(curves, self.global_batch, lower=low, upper=high, batch_multiple=step)
 
 

@@ -164,11 +164,11 @@ class ReplicaLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this replica's batches until the last step is taken; each comes after a quorum."""
-        taken, waiting = True, None
+        has_stepped, waiting = True, None
         while True:
             measure = self._timer.report()
             # a failed step may end early
-            self._agree_on_sizes((measure.samples, measure.seconds) if taken else (np.nan, np.nan))
+            self._agree_on_sizes((measure.samples, measure.seconds) if has_stepped else (np.nan, np.nan))
             if self.manager.current_step() >= self.epochs * len(self):
                 return  # after a last quorum: a replica in which the last step failed has got its result there
             if waiting is not None:
@@ -181,7 +181,7 @@ class ReplicaLoader:
             self._timer.forward_begins(len(samples), in_report=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
             step, self._is_scaled = self.manager.current_step(), False
             yield batch
-            taken, waiting = self.manager.current_step() > step, self._timer.gradients_ready()
+            has_stepped, waiting = self.manager.current_step() > step, self._timer.gradients_ready()
 
     def scale(self, loss: torch.Tensor, count: torch.Tensor | float | None = None) -> torch.Tensor:
         """Return the loss scaled so that the mean of the replicas' gradients is that of all samples of the step.

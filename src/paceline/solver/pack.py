@@ -450,14 +450,14 @@ def _packing(
     longest = float(seconds_WP.max(axis=0).sum())  # of curves with a floor also more than all rounds together
     lockstep = max(float(rounds.max(axis=0).sum() + problem.fleet.fixed.max()), longest)
     fill_W = sum_by_owner((token_BD / problem.caps).max(axis=1), rank_B, problem.ranks) / np.maximum(counts_W, 1)
-    bin_N, given_W = bins.bin_of_sample[np.argsort(sample_N)], np.argsort(rank_W)
+    bin_N, order_W = bins.bin_of_sample[np.argsort(sample_N)], np.argsort(rank_W)
     return Packing(
         rank=rank_W[rank_B[bin_N]],
         micro_batch=nth_B[bin_N],
-        counts=counts_W[given_W],
-        fill=fill_W[given_W],
-        work=work_WP.sum(axis=1)[given_W],
-        seconds=seconds_WP.sum(axis=1)[given_W],
+        counts=counts_W[order_W],
+        fill=fill_W[order_W],
+        work=work_WP.sum(axis=1)[order_W],
+        seconds=seconds_WP.sum(axis=1)[order_W],
         makespan=lockstep if waits else longest,
         lockstep=lockstep,
         _problem=problem,

@@ -449,6 +449,6 @@ def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
 
 def _scale_root_gradients(roots: Sequence[Any], gradients: Any, factor: float) -> list[torch.Tensor | None]:
     """Return the gradients with which torch begins at these roots, times a factor."""
-    given = torch.autograd._tensor_or_tensors_to_tuple(gradients, len(roots))
-    made = torch.autograd._make_grads(roots, given, is_grads_batched=False)
-    return [None if gradient is None else gradient * factor for gradient in made]
+    gradient_tuple = torch.autograd._tensor_or_tensors_to_tuple(gradients, len(roots))
+    root_gradients = torch.autograd._make_grads(roots, gradient_tuple, is_grads_batched=False)
+    return [None if gradient is None else gradient * factor for gradient in root_gradients]

@@ -55,7 +55,7 @@ class Planning:
         self.seconds = 0.0  # that planning takes this rank, once it is known
         self._has_settled = self._had_settled = False  # at this exchange, and at the one before
         self._steady_plans = 0  # plans since more than a few samples moved, the same on every rank
-        self._usual_seconds = math.nan  # of the slowest rank, an iteration
+        self._typical_seconds = math.nan  # of the slowest rank, an iteration
         self._is_slow = False  # whether the last iteration took far longer
         self._last_W: Sizes | None = None  # what the loader was given last, and what it made of it
         self._shares_W: Sizes | None = None
@@ -135,8 +135,8 @@ class Planning:
         """Note how long an iteration took, and return whether to plan now: the same on every rank."""
         seconds = (reports["seconds"] / reports["steps"]).tolist()  # NaN, or of the slowest rank
         iteration = max((one for one in seconds if one == one), default=math.inf)
-        usual = self._usual_seconds if self._usual_seconds == self._usual_seconds else iteration
-        self._usual_seconds = usual + 0.1 * (iteration - usual) if iteration < math.inf else math.nan
+        usual = self._typical_seconds if self._typical_seconds == self._typical_seconds else iteration
+        self._typical_seconds = usual + 0.1 * (iteration - usual) if iteration < math.inf else math.nan
         # Planning takes at most 1% of this process's time, or 4% where sizes change or a worker has become slow. At
         # most 32 iterations are planned at once.
         affordable = min(float(reports["planning_seconds"].max()) / (0.01 * iteration), 32)
@@ -210,7 +210,7 @@ class Planning:
         self._rank_order = np.array([workers.index(worker) for worker in self.workers])
         self.in_order = self._rank_order.tolist() == list(range(len(workers)))
         self._last_W = None
-        self._steady_plans, self._usual_seconds, self._is_slow = 0, math.nan, False
+        self._steady_plans, self._typical_seconds, self._is_slow = 0, math.nan, False
         self._read_plan()
         self.apply_to_loader()
 

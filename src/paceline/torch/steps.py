@@ -319,13 +319,13 @@ class PendingAllReduces:
 
     def start(self) -> None:
         """Begin a loop; what was learned of its kind is kept."""
-        self._batches_taken = self._sums = self._since_sum = self._sums_since = 0
+        self._batches_seen = self._sums = self._since_sum = self._sums_since = 0
 
     def count_batch(self) -> None:
         """Count a batch that the loop is given."""
         self._sums_in_a_row = max(self._sums_in_a_row, self._sums_since)
         self._sums_since = 0
-        self._batches_taken += 1
+        self._batches_seen += 1
         self._since_sum += 1
 
     def count_sum(self) -> None:
@@ -339,4 +339,4 @@ class PendingAllReduces:
     @property
     def is_pending(self) -> bool:
         """True if sums are to come, by the batches taken so far; False before the first sum: the loop may only read."""
-        return 0 < self._sums * (self._max_batches_between or self._batches) < self._batches_taken * self._sums_in_a_row
+        return 0 < self._sums * (self._max_batches_between or self._batches) < self._batches_seen * self._sums_in_a_row

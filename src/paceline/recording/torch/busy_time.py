@@ -239,7 +239,7 @@ class BusyTimer:
         self._step_end = _StepEnd()
         self._samples = 0  # of the last lap that was reported
         # Samples, between steps and in all, of the last usual lap.
-        self._usual_lap: tuple[int, float, float] | None = None
+        self._typical_lap: tuple[int, float, float] | None = None
         self._was_paused = False
         self.features: tuple[float, ...] = ()  # of the last report's samples, summed; empty where nobody said
         self.next_refresh = math.inf if allowance is None else 0.0  # when to read the quota again, by time.perf_counter
@@ -386,7 +386,7 @@ class BusyTimer:
                     lap.in_report = False
                 self._step_end.update(self._samples, end)
             seconds += between - self._step_end.seconds + self._step_end.predict_seconds(lap.samples)
-            self._usual_lap = min(lap.samples, self._samples or lap.samples), between, seconds
+            self._typical_lap = min(lap.samples, self._samples or lap.samples), between, seconds
         self._samples = lap.samples
         loader_process_seconds = sum(load.loader_process_seconds for load in lap.batches)
         return max(seconds * self._quota_factor(total, lap), loader_process_seconds, 0.0)
@@ -396,9 +396,9 @@ class BusyTimer:
 
         What is as long in the next lap too is no pause, but slow.
         """
-        if self._usual_lap is None:
+        if self._typical_lap is None:
             return between_seconds
-        regular_samples, regular, lap = self._usual_lap
+        regular_samples, regular, lap = self._typical_lap
         scale = max(samples / regular_samples, 1.0)
         pauses = between_seconds > regular * scale + 0.5 * max(lap * scale, rest_seconds)
         self._was_paused, was_paused = pauses, self._was_paused
