@@ -148,7 +148,7 @@ training with equal batches and training with `attach` take turns of {BLOCK} ite
 
 - *imposed*: time of the sizes that ran over the time of equal batches, by the imposed costs, over all
   {rows[0]["iterations"]} iterations; *slower*: worlds above {SLOWER:g}. Work is timed before a world begins, and what
-  the same work then took counts: a shared core is not as fast all the time.
+  the same work then took counts: a shared core is not as fast all the time. Loading processes count as their rank.
 - *clock*: the same by the clock, with everything that training and balancing cost beside it: {plain:.1f} ms
   an iteration of plain training, {attached:.1f} ms attached, on this machine.
 - *share of the gain*: what was gained of the oracle's gain after the first {BLOCK} iterations, in steady worlds where
